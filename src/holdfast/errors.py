@@ -1,0 +1,56 @@
+"""Everything Holdfast raises on purpose.
+
+The message of each error is one line that says what was wrong and what to do. The command line
+prints it and exits with code 2; nothing is half-written when one of these is raised.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The root of all errors that Holdfast raises on purpose."""
+
+
+class ConfigError(HoldfastError):
+    """A setting is unknown, of the wrong type, or contradicts another."""
+
+
+class DataError(HoldfastError):
+    """A data set is missing, empty, or not in the layout it should have."""
+
+
+class ImageError(DataError):
+    """One image could not be read."""
+
+
+class ModelError(HoldfastError):
+    """An embedder is unknown, or does not fit the images it was given."""
+
+
+class CheckpointError(ModelError):
+    """A checkpoint is missing, cut short, altered, or not a checkpoint at all."""
+
+
+class GalleryError(HoldfastError):
+    """A gallery is missing, damaged, or belongs to another embedder."""
+
+
+class RunError(HoldfastError):
+    """A run's folder cannot be used: in use, finished, or of another config."""
+
+
+class StorageError(HoldfastError):
+    """Writing failed (disk full, no permission); what was there before is intact."""
+
+
+class MissingExtraError(HoldfastError):
+    """An optional part of Holdfast is needed and not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional part: pip install 'holdfast[{extra}]'")
+
+
+def unknown_name(kind: str, name: str, known: object) -> str:
+    """One line for a name that no registry knows; it lists the names that exist."""
+    names = ", ".join(sorted(str(entry) for entry in known))  # type: ignore[attr-defined]
+    return f"unknown {kind} '{name}'; known: {names}"

@@ -1,0 +1,83 @@
+"""Writing files so that a reader sees the old content or the new, never a part of either."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.errors import RunError, StorageError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def storage_error(path: Path, cause: OSError) -> StorageError:
+    """`cause`, met while writing `path`, as one line for the user."""
+    if cause.errno in _FULL:
+        why = "the disk is full: free some space and run the command again"
+    else:
+        why = cause.strerror or str(cause)
+    return StorageError(f"could not write {path} ({why}); what was there before is intact")
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place only if the block ends without error.
+
+    The content is flushed to the disk before the rename, so a crash at any moment leaves `path`
+    either as it was or complete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as cause:
+        raise storage_error(path, cause) from cause
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, content: str | bytes) -> None:
+    """Write `content` to `path` in one step (see `atomic_path`)."""
+    data = content.encode() if isinstance(content, str) else content
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's content, in hex, read in pieces."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+@contextmanager
+def exclusive(folder: Path, doing: str) -> Iterator[None]:
+    """Hold `folder` for this process: a second one is refused with one clear line.
+
+    The operating system lets go of the lock when the process ends, however it ends.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as cause:
+            raise RunError(
+                f"{folder} is in use by another process ({doing}); wait for it or choose another"
+            ) from cause
+        yield
