@@ -1,0 +1,26 @@
+"""Embedders: the papers' networks, backbones, any torch module, and checkpoints."""
+
+from __future__ import annotations
+
+from holdfast.models.checkpoint import CARD, WEIGHTS, load, save
+from holdfast.models.embedder import Embedder
+from holdfast.models.inputs import Images, ImageSource, to_unit
+from holdfast.models.modes import evaluating, set_batch_norm_eval
+from holdfast.models.registry import MODELS, build
+from holdfast.models.wrap import wrap
+
+__all__ = [
+    "CARD",
+    "MODELS",
+    "WEIGHTS",
+    "Embedder",
+    "ImageSource",
+    "Images",
+    "build",
+    "evaluating",
+    "load",
+    "save",
+    "set_batch_norm_eval",
+    "to_unit",
+    "wrap",
+]

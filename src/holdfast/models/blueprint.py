@@ -1,0 +1,42 @@
+"""What the registry knows of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from holdfast.errors import ModelError
+from holdfast.models.pixels import Pixels
+
+IMAGENET = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+HEADS = ("linear", "none")
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """How a registered network is built, and what it is when nothing else is asked for.
+
+    `network(spec, dim, **options)` gives the network and its embedding size; its keyword-only
+    arguments are the options. `classifier` is how the names of the last layer begin, which is
+    ours and never read from a file of weights.
+    """
+
+    network: Callable[..., tuple[nn.Module, int]]
+    dim: int
+    unit_norm: bool
+    classifier: str
+    min_side: int = 1
+    colour_only: bool = False
+    pixels: Pixels | None = None
+    shipped_weights: Callable[[], dict[str, Tensor]] | None = None
+
+
+def embedding_layer(width: int, dim: int, head: str) -> tuple[nn.Module, int]:
+    """The layer that ends a backbone of `width` features, and its size: a linear one or none at all."""
+    if head == "linear":
+        return nn.Linear(width, dim), dim
+    if head == "none":
+        return nn.Identity(), width
+    raise ModelError(f"head is one of {', '.join(HEADS)}, not '{head}'")
