@@ -1,0 +1,8 @@
+"""The searchable store: one file with ids, labels, paths, vectors, and the embedder that made them."""
+
+from __future__ import annotations
+
+from holdfast.gallery.gallery import Gallery, verify_file
+from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hit, Hits, Item
+
+__all__ = ["EmbedderInfo", "Gallery", "GalleryInfo", "Hit", "Hits", "Item", "verify_file"]

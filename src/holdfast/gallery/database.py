@@ -1,0 +1,180 @@
+"""The SQLite file under a gallery: how it is recognised, opened, and how its errors read."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from holdfast.errors import GalleryError, StorageError
+
+APPLICATION_ID = 0x484F4C44
+"""What marks an SQLite file as a gallery ("HOLD" in ASCII)."""
+
+VERSION = 1
+PAGE_SIZE = 65536
+"""The largest page there is: blocks of vectors are read a third faster than with the default."""
+
+TABLES = (
+    """CREATE TABLE meta (
+        one INTEGER PRIMARY KEY CHECK (one = 1), uid TEXT NOT NULL, dim INTEGER NOT NULL,
+        count INTEGER NOT NULL, generation INTEGER NOT NULL, fingerprint TEXT NOT NULL,
+        card TEXT NOT NULL, location TEXT, created TEXT NOT NULL)""",
+    """CREATE TABLE items (
+        slot INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label TEXT, path TEXT, digest TEXT)""",
+    """CREATE TABLE columns (
+        kind TEXT PRIMARY KEY, dtype TEXT NOT NULL, width INTEGER NOT NULL, block_rows INTEGER NOT NULL)""",
+    # The data comes last, so that reading the fields before it does not walk through its pages.
+    """CREATE TABLE blocks (
+        kind TEXT NOT NULL, block INTEGER NOT NULL, generation INTEGER NOT NULL,
+        checksum INTEGER NOT NULL, max_norm REAL NOT NULL, data BLOB NOT NULL,
+        PRIMARY KEY (kind, block))""",
+)
+
+
+class DamageError(Exception):
+    """Stored content contradicts itself; `reading` and `writing` add which file it is."""
+
+
+FileKind = Literal["missing", "empty", "foreign", "gallery"]
+
+_CHECKPOINT_PAGES = 128
+_WAL_LIMIT = 1 << 26
+
+
+def kind_of(path: Path) -> FileKind:
+    """What is at `path`, told from its first bytes alone; nothing is opened as a database."""
+    try:
+        if not path.exists():
+            return "missing"
+        if not path.is_file():
+            return "foreign"
+        with open(path, "rb") as handle:
+            header = handle.read(100)
+    except OSError as cause:
+        raise GalleryError(f"could not read {path}: {cause.strerror or cause}") from cause
+    if not header:
+        return "empty"
+    if header[:16] != b"SQLite format 3\0" or int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        return "foreign"
+    return "gallery"
+
+
+def connect(path: Path, *, readonly: bool, timeout: float) -> tuple[sqlite3.Connection, bool]:
+    """A connection to the gallery at `path` (which `kind_of` knows as one), its version checked.
+
+    Read-only, it uses the plain way where the folder can be written, since only that way tidies
+    up after a killed writer. Elsewhere the file is read as it is: the second value says so.
+    """
+    frozen = False
+    if not readonly or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        connection = _connect(path, "mode=rw", timeout)
+    elif _unmerged(path):
+        connection = _connect(path, "mode=ro", timeout)
+    else:
+        connection = _connect(path, "mode=ro&immutable=1", timeout)
+        frozen = True
+    try:
+        if readonly:
+            connection.execute("PRAGMA query_only = 1")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise GalleryError(f"{path} is of version {version}, newer than this Holdfast reads; upgrade it")
+    except BaseException:
+        connection.close()
+        raise
+    return connection, frozen
+
+
+def connect_new(path: Path, *, timeout: float) -> sqlite3.Connection:
+    """A connection to an SQLite file that is marked as a gallery and has no tables yet, or an old gallery.
+
+    The mark is written first: a process killed on the way leaves a file that `kind_of` knows.
+    """
+    connection = _connect(path, "mode=rwc", timeout)
+    try:
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(path: Path, query: str, timeout: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{query}",
+        uri=True,
+        timeout=timeout,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA trusted_schema = 0")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+    return connection
+
+
+def _unmerged(path: Path) -> bool:
+    """Whether committed content may still be in the write-ahead log beside the file."""
+    log = path.with_name(path.name + "-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def signature(path: Path) -> tuple[int, ...]:
+    """Changes whenever the file at `path`, or the log beside it, is replaced or written; () if it is gone.
+
+    The first two numbers say which file it is.
+    """
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, _unmerged(path))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what SQLite says while reading `path` into one line."""
+    try:
+        yield
+    except (sqlite3.Error, DamageError) as cause:
+        raise _one_line(path, cause, writing=False) from cause
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say while writing `path` into one line."""
+    try:
+        yield
+    except (sqlite3.Error, DamageError) as cause:
+        raise _one_line(path, cause, writing=True) from cause
+    except OSError as cause:
+        raise StorageError(f"could not write {path}: {cause.strerror or cause}") from cause
+
+
+def _one_line(path: Path, cause: Exception, *, writing: bool) -> GalleryError | StorageError:
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    intact = "what was there before is intact"
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return GalleryError(f"{path} is being written by another process; try again when it is done")
+    if code == sqlite3.SQLITE_FULL:
+        return StorageError(f"could not write {path} (the disk is full: free some space); {intact}")
+    if isinstance(cause, DamageError) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return GalleryError(f"{path} is damaged ({cause}); restore it from a copy or index the images again")
+    if code == sqlite3.SQLITE_READONLY:
+        return StorageError(f"could not write {path} (it is read-only: check its permissions); {intact}")
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return GalleryError(f"could not open {path} (check the permissions of the file and its folder)")
+    if code == sqlite3.SQLITE_IOERR and writing:
+        return StorageError(f"could not write {path} ({cause}: check the disk and its space); {intact}")
+    return GalleryError(f"could not {'write' if writing else 'read'} {path}: {cause}")

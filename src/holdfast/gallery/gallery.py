@@ -1,0 +1,249 @@
+"""The gallery: all candidates in one file, searched exactly."""
+
+from __future__ import annotations
+
+import operator
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from holdfast.errors import GalleryError
+from holdfast.gallery import check, database, items, writing
+from holdfast.gallery.exact import Doubles, Floats, Slots, nearest, within
+from holdfast.gallery.ranking import Ranked, hits, rank
+from holdfast.gallery.store import Store, create_store, open_store, opened
+from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hits, Item
+
+WAIT = 30.0
+"""Seconds that a write waits for another process's write to end."""
+
+
+class Gallery:
+    """Candidates (id, vector, optional label, path, digest) in one SQLite file, searched through FAISS.
+
+    Each write is one transaction, on the disk when the call returns; a process killed at any moment
+    loses nothing committed. Any number of processes read while one writes, and each call sees the
+    newest committed state; they share a machine, since locks over a network cannot be relied on.
+    Threads may share one object. Made by `create` and `open`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        *,
+        dim: int,
+        embedder: EmbedderInfo,
+        overwrite: bool = False,
+        wait: float = WAIT,
+    ) -> Gallery:
+        """A new, empty gallery; an old one is replaced only if `overwrite`, any other file never is."""
+        create_store(Path(path), dim=dim, embedder=embedder, overwrite=overwrite, wait=wait)
+        return cls.open(path, embedder=embedder, wait=wait)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        embedder: EmbedderInfo | None = None,
+        readonly: bool = False,
+        wait: float = WAIT,
+    ) -> Gallery:
+        """The gallery at `path`, its vectors read, checked against their checksums, and ready to search.
+
+        With `embedder` given, a gallery made by another one is refused: its distances would mean nothing.
+        """
+        return cls(open_store(Path(path), embedder=embedder, readonly=readonly, wait=wait))
+
+    def close(self) -> None:
+        """Let go of the file; closing twice is fine."""
+        self._store.close()
+
+    def __enter__(self) -> Gallery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """All reads inside the block see one committed state, so slots keep their meaning across calls."""
+        return self._store.read()
+
+    @property
+    def path(self) -> Path:
+        return self._store.path
+
+    @property
+    def info(self) -> GalleryInfo:
+        """What the gallery says of itself, as last committed."""
+        return self._store.info()
+
+    def __len__(self) -> int:
+        return self.info.count
+
+    def __contains__(self, id: object) -> bool:
+        with self.snapshot():
+            return isinstance(id, str) and bool(items.slots_of(self._store.connection, [id]))
+
+    def get(self, id: str) -> Item:
+        """The item with this id; an error if there is none."""
+        with self.snapshot():
+            return self.items(self._slots([id]))[0]
+
+    def vectors(self, ids: Sequence[str]) -> Floats:
+        """The stored vectors of these ids, in that order, as a copy."""
+        with self.snapshot():
+            return self._store.memory.vectors[self._slots(ids)]
+
+    def items(self, slots: Slots) -> list[Item]:
+        """The items in these slots, in that order; slots are those of the same `snapshot`."""
+        with self.snapshot():
+            found = items.items_at(self._store.connection, set(slots.tolist()))
+        missing = [slot for slot in slots.tolist() if slot not in found]
+        if missing:
+            raise GalleryError(f"{self.path} has no item in slot {missing[0]}")
+        return [found[slot] for slot in slots.tolist()]
+
+    def ids(self) -> Iterator[str]:
+        """All ids in order; one that is added or removed meanwhile may or may not appear."""
+        last: str | None = None
+        while True:
+            with self.snapshot():
+                page = items.page_of_ids(self._store.connection, last)
+            if not page:
+                return
+            yield from page
+            last = page[-1]
+
+    def digests(self) -> dict[str, str]:
+        """The digest of each item that has one, by id."""
+        with self.snapshot():
+            found = self._store.connection.execute("SELECT id, digest FROM items WHERE digest IS NOT NULL")
+            return dict(found.fetchall())
+
+    def search(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
+        """The k nearest candidates of each query (one vector, or one per row): all of them if k is larger.
+
+        Exact: queries are taken as float32, distances and their order are those of float64; equal
+        distances are ordered by id and marked. `names` name the queries in the answer ("0", "1", …).
+        """
+        rows = self._matrix(queries, "queries")
+        names = [str(row) for row in range(len(rows))] if names is None else names
+        if len(names) != len(rows):
+            raise GalleryError(f"{len(rows)} queries came with {len(names)} names; give one for each")
+        with self.snapshot():
+            ranked = self._nearest(rows, k)
+            found = items.items_at(self._store.connection, set(ranked.slots.ravel().tolist()))
+        return [hits(name, ranked, row, found) for row, name in enumerate(names)]
+
+    def search_arrays(self, queries: ArrayLike, k: int) -> tuple[Doubles, Slots]:
+        """Like `search`, as two arrays, queries × min(k, candidates): distances and slots.
+
+        Other processes may move slots: ask for their `items` inside the same `snapshot`.
+        """
+        with self.snapshot():
+            ranked = self._nearest(self._matrix(queries, "queries"), k)
+        return ranked.distances, ranked.slots
+
+    def range_search(self, query: ArrayLike, radius: float, *, name: str = "0") -> Hits:
+        """Every candidate whose float64 distance to the query is at most `radius`; there may be none."""
+        rows = self._matrix(query, "a query")
+        if len(rows) != 1:
+            raise GalleryError(f"a range search takes one query, not {len(rows)}")
+        if not radius >= 0:
+            raise GalleryError(f"a radius is 0 or more, not {radius}")
+        with self.snapshot():
+            found = within(self._filled(), rows[0], float(radius))
+            ranked = rank([found], len(found.slots), self._ids_at)
+            return hits(name, ranked, 0, items.items_at(self._store.connection, found.slots.tolist()))
+
+    def add(
+        self,
+        ids: Sequence[str],
+        vectors: ArrayLike,
+        *,
+        labels: Sequence[str | None] | None = None,
+        paths: Sequence[str | None] | None = None,
+        digests: Sequence[str | None] | None = None,
+        replace: bool = False,
+    ) -> None:
+        """Add candidates, all or none; an id that is there already is updated if `replace`, else refused."""
+        new = writing.make_items(ids, labels, paths, digests)
+        if not new:
+            return
+        rows = self._matrix(vectors, "vectors")
+        if len(rows) != len(new):
+            raise GalleryError(f"{len(new)} ids came with {len(rows)} vectors; give one for each")
+        with self._store.write():
+            writing.add(self._store.connection, new, rows, replace=replace)
+
+    def remove(self, ids: Iterable[str]) -> int:
+        """Remove those of `ids` that are there, all or none, and say how many there were."""
+        if isinstance(ids, str):
+            raise GalleryError(f"ids must be a list of strings, not the one string '{ids}'")
+        chosen = list(ids)  # may itself read from this gallery
+        with self._store.write():
+            return writing.remove(self._store.connection, chosen)
+
+    def compact(self) -> None:
+        """Give the space of removed candidates back to the disk; needs room for a copy meanwhile."""
+        with self._store.alone(), database.writing(self.path):
+            self._store.check_writable()
+            self._store.connection.execute("VACUUM")
+            self._store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def verify(self) -> list[str]:
+        """Read everything and compare; one line for each problem found, none if the gallery is sound."""
+        with self._store.alone():
+            return check.problems(self._store.connection)
+
+    def _matrix(self, values: ArrayLike, what: str) -> Floats:
+        return writing.matrix(values, self._store.column.width, what)
+
+    def _slots(self, ids: Sequence[str]) -> Slots:
+        found = items.slots_of(self._store.connection, ids)
+        for id in ids:
+            if id not in found:
+                raise GalleryError(f"{self.path} has no item '{id}'")
+        return np.array([found[id] for id in ids], dtype=np.int64)
+
+    def _ids_at(self, slots: Iterable[int]) -> dict[int, str]:
+        return items.ids_at(self._store.connection, slots)
+
+    def _filled(self) -> Floats:
+        vectors = self._store.memory.vectors
+        if not len(vectors):
+            raise GalleryError(f"{self.path} is empty; add images with 'holdfast index' before searching")
+        return vectors
+
+    def _nearest(self, rows: Floats, k: int) -> Ranked:
+        try:
+            wanted = operator.index(k)
+        except TypeError as cause:
+            raise GalleryError(f"k is a whole number, not {k!r}") from cause
+        if wanted < 1:
+            raise GalleryError(f"k is at least 1, not {k}")
+        vectors = self._filled()
+        wanted = min(wanted, len(vectors))
+        return rank(nearest(vectors, self._store.memory.max_norm, rows, wanted), wanted, self._ids_at)
+
+
+def verify_file(path: str | Path) -> list[str]:
+    """What `Gallery.verify` says of the file at `path`, also where it is too damaged to open."""
+    try:
+        with opened(Path(path), readonly=True, wait=WAIT) as (connection, _):
+            found = check.problems(connection)
+            connection.close()
+            return found
+    except GalleryError as cause:
+        if isinstance(cause.__cause__, (sqlite3.Error, database.DamageError)):
+            return [str(cause)]
+        raise

@@ -1,0 +1,243 @@
+"""Several processes and threads on one file, and processes that are killed."""
+
+from __future__ import annotations
+
+import random as chance
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gallery_reference import DIM, EMBEDDER, names, random, told
+
+from holdfast.errors import GalleryError
+from holdfast.gallery import Gallery, memory, verify_file
+
+PRELUDE = f"""
+import sys
+from pathlib import Path
+import numpy as np
+from holdfast.gallery import EmbedderInfo, Gallery, columns
+columns._BLOCK_BYTES = {16 * DIM}
+path = Path(sys.argv[1])
+"""
+
+
+def start(script: str, path: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(script), str(path), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+WRITER = """
+gallery = Gallery.open(path)
+rng = np.random.default_rng(int(sys.argv[2]))
+step = int(sys.argv[2]) * 1000
+while True:
+    step += 1
+    old = list(gallery.ids())
+    gone = [id for id in old if rng.random() < 0.4]
+    ids = [f"{step}-{number}" for number in range(rng.integers(1, 40))] + [id for id in old if id not in gone][:5]
+    print("add", step, *ids, flush=True)
+    gallery.add(ids, np.full((len(ids), 5), step, np.float32), replace=True)
+    print("done", flush=True)
+    print("remove", step, *gone, flush=True)
+    gallery.remove(gone)
+    print("done", flush=True)
+"""
+
+
+def told_by(lines: list[str], before: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """What the writer had acknowledged, and that with the write it may have been in the middle of."""
+    acknowledged = pending = before
+    for line in lines:
+        if not line.endswith("\n"):
+            break
+        verb, *rest = line.split()
+        if verb == "done":
+            acknowledged = pending
+        elif verb == "add":
+            pending = acknowledged | dict.fromkeys(rest[1:], int(rest[0]))
+        else:
+            pending = {id: step for id, step in acknowledged.items() if id not in rest[1:]}
+    return acknowledged, pending
+
+
+def content(path: Path) -> dict[str, int]:
+    with Gallery.open(path) as gallery:
+        ids = list(gallery.ids())
+        return {id: int(row[0]) for id, row in zip(ids, gallery.vectors(ids), strict=True)}
+
+
+def test_a_killed_writer_loses_nothing_it_acknowledged(path: Path, small_blocks: None) -> None:
+    Gallery.create(path, dim=DIM, embedder=EMBEDDER).close()
+    moments = chance.Random(0)
+    now: dict[str, int] = {}
+    writes = 0
+    for life in range(12):
+        with start(WRITER, path, str(life)) as writer:
+            assert writer.stdout is not None
+            lines = [writer.stdout.readline()]
+            listener = threading.Thread(target=lambda out=writer.stdout, lines=lines: lines.extend(out))
+            listener.start()
+            time.sleep(moments.uniform(0, 0.15))
+            writer.send_signal(signal.SIGKILL)
+            listener.join()
+        possible = told_by(lines, now)
+        writes += lines.count("done\n")
+        assert verify_file(path) == []
+        now = content(path)
+        assert now in possible
+    assert writes > 50
+
+
+def test_a_creation_killed_at_any_moment_can_be_made_again(path: Path) -> None:
+    script = 'Gallery.create(path, dim=5, embedder=EmbedderInfo("a"))\nprint("made", flush=True)'
+    for statements in range(1, 14):
+        trap = f"""
+        import os, sqlite3
+        class Mortal(sqlite3.Connection):
+            left = {statements}
+            def execute(self, *arguments):
+                Mortal.left -= 1
+                if Mortal.left == 0:
+                    os.kill(os.getpid(), 9)
+                return super().execute(*arguments)
+        plain = sqlite3.connect
+        sqlite3.connect = lambda *a, **k: plain(*a, factory=Mortal, **k)
+        """
+        with start(textwrap.dedent(trap) + script, path) as killed:
+            assert killed.wait() == -signal.SIGKILL
+        if path.exists() and path.stat().st_size:
+            with pytest.raises(GalleryError, match="was never finished"):
+                Gallery.open(path)
+        Gallery.create(path, dim=DIM, embedder=EMBEDDER).close()
+        assert verify_file(path) == []
+        path.unlink()
+
+
+def test_readers_see_whole_commits_while_another_process_writes(gallery: Gallery, path: Path) -> None:
+    script = """
+    gallery = Gallery.open(path)
+    for step in range(1, 60):
+        ids = [f"{step}-{number}" for number in range(10)]
+        gallery.add(ids, np.full((10, 5), step, np.float32))
+        if step > 3:
+            gallery.remove(f"{step - 3}-{number}" for number in range(10))
+    """
+    gallery.add([f"0-{number}" for number in range(10)], np.zeros((10, DIM)))
+    seen = set()
+    with start(script, path) as writer, Gallery.open(path, readonly=True) as reader:
+        while writer.poll() is None:
+            (hits,) = reader.search(np.zeros(DIM), 1000)
+            by_step: dict[str, int] = {}
+            for hit in hits.hits:
+                step = hit.id.split("-")[0]
+                by_step[step] = by_step.get(step, 0) + 1
+                assert hit.distance == np.sqrt(np.float64(int(step)) ** 2 * DIM)
+            assert set(by_step.values()) == {10}
+            assert reader.verify() == []
+            seen.add(tuple(by_step))
+        assert writer.returncode == 0
+        assert len(reader) == 40
+    assert len(seen) > 3
+
+
+def test_a_snapshot_stays_as_it_was(gallery: Gallery, path: Path) -> None:
+    gallery.add(names(8), random(8))
+    with Gallery.open(path, readonly=True) as reader:
+        with reader.snapshot():
+            before = told(reader.search(random(1), 20)[0])
+            gallery.remove(names(3))
+            assert told(reader.search(random(1), 20)[0]) == before
+        assert len(reader.search(random(1), 20)[0]) == 5
+        with reader.snapshot(), pytest.raises(GalleryError, match="reading only"):
+            reader.remove(["x"])
+    with gallery.snapshot(), pytest.raises(GalleryError, match="inside a snapshot"):
+        gallery.add(["x"], random(1))
+
+
+def test_a_reader_reads_only_the_blocks_that_changed(
+    gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery.add(names(40), random(40))
+    with Gallery.open(path, readonly=True) as reader:
+        read: list[int] = []
+        plain = memory.changed_since
+
+        def counted(*arguments: object) -> object:
+            for block in plain(*arguments):  # type: ignore[arg-type]
+                read.append(block.number)
+                yield block
+
+        monkeypatch.setattr(memory, "changed_since", counted)
+        reader.search(random(1), 3)
+        assert read == []
+        gallery.add(["image-0013"], random(1, 1), replace=True)
+        gallery.add(["new"], random(1, 2))
+        assert told(reader.search(random(1, 2), 1)[0]) == [("new", 0.0, False)]
+        assert read == [3, 10]
+
+
+def test_two_writers_wait_for_each_other(gallery: Gallery, path: Path) -> None:
+    script = """
+    gallery = Gallery.open(path)
+    for step in range(30):
+        gallery.add([f"{sys.argv[2]}-{step}"], np.ones((1, 5)))
+    """
+    with start(script, path, "a") as one, start(script, path, "b") as other:
+        assert (one.wait(), other.wait()) == (0, 0)
+    assert (len(gallery), gallery.verify()) == (60, [])
+
+
+def test_a_writer_that_waits_too_long_says_so(gallery: Gallery, path: Path) -> None:
+    with Gallery.open(path, wait=0.05) as other, gallery._store.write():
+        with pytest.raises(GalleryError, match="is being written by another process; try again"):
+            other.add(["x"], random(1))
+        assert len(other) == 0
+
+
+def test_threads_share_a_gallery(gallery: Gallery) -> None:
+    gallery.add(names(50), random(50))
+    wrong: list[object] = []
+
+    def use(number: int) -> None:
+        try:
+            for step in range(10):
+                gallery.add([f"{number}-{step}"], random(1, number) + 100)
+                (hits,) = gallery.search(random(1), 5)
+                if hits.hits[0].distance != 0:
+                    wrong.append(hits)
+                gallery.remove([f"{number}-{step}"])
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert (len(gallery), gallery.verify()) == (50, [])
+
+
+def test_a_replaced_gallery_must_be_opened_again(gallery: Gallery, path: Path) -> None:
+    gallery.add(names(3), random(3))
+    with Gallery.create(path, dim=3, embedder=EMBEDDER, overwrite=True) as new:
+        for use in (lambda: gallery.search(random(1), 1), lambda: gallery.add(["x"], random(1))):
+            with pytest.raises(GalleryError, match=r"was replaced .*; open it again"):
+                use()
+        assert len(new) == 0
+
+
+def test_a_deleted_gallery_takes_no_more_writes(gallery: Gallery, path: Path) -> None:
+    path.unlink()
+    with pytest.raises(GalleryError, match="was moved or deleted while open"):
+        gallery.add(["x"], random(1))
