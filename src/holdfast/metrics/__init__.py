@@ -1,0 +1,17 @@
+"""Numbers from embeddings and rows: what a search finds, and how much of it is right."""
+
+from holdfast.metrics.clusters import cluster, nmi
+from holdfast.metrics.ranking import Outcomes, rank
+from holdfast.metrics.summary import Summary, bootstrap, hit_rate, summarise, true_recall
+
+__all__ = [
+    "Outcomes",
+    "Summary",
+    "bootstrap",
+    "cluster",
+    "hit_rate",
+    "nmi",
+    "rank",
+    "summarise",
+    "true_recall",
+]

@@ -1,0 +1,164 @@
+"""How a gallery is ranked for each query, and what a ranking is worth, block by block.
+
+Distances are Euclidean, computed in float64. Two distances closer than the rounding of that
+computation are a tie, and a tie counts against the search: an other-class candidate as near as a
+same-class one is ranked before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import DataError
+
+BLOCK_BYTES = 256 * 2**20
+"""The memory that one block of the distance matrix, with its sorted copy, may take."""
+
+_BYTES_PER_PAIR = 56
+_TIE = 2.0**-44
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What ranking did for a run of queries; every field's first axis is the query.
+
+    `relevant` counts the same-class candidates. Where it is 0 there is nothing to find: ranks are
+    0, distances and scores NaN, and such queries are left out of every mean.
+    """
+
+    relevant: Tensor
+    first_rank: Tensor
+    """Rank of the nearest same-class candidate (1 = nearest); ties count against it."""
+    found: Tensor
+    """Same-class candidates among the nearest k, one column for each k."""
+    average_precision: Tensor
+    average_precision_at_r: Tensor
+    r_precision: Tensor
+    same_distance: Tensor
+    """Quantiles of the distances to the same class; column 0 is the nearest."""
+    other_distance: Tensor
+    top: Tensor
+    """Candidate indices, nearest first; -1 where the gallery is exhausted."""
+    top_distance: Tensor
+
+
+def rank(
+    queries: Tensor,
+    candidates: Tensor,
+    query_labels: Tensor,
+    candidate_labels: Tensor,
+    *,
+    self_match: Tensor | None = None,
+    ks: Sequence[int] = (1, 10, 20, 40),
+    top: int = 10,
+    quantiles: int = 8,
+    start: int = 0,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[tuple[range, Outcomes]]:
+    """Rank the candidates for each query from `start` on, in blocks that fit `block_bytes`.
+
+    `self_match[i]` is the candidate that *is* query i, or -1: it is left out of that ranking.
+    A k beyond the number of candidates means all of them.
+    """
+    _check(queries, candidates, query_labels, candidate_labels)
+    if any(k < 1 for k in ks):
+        raise DataError(f"k must be at least 1, found {min(ks)}")
+    n = len(candidates)
+    rows = max(1, min(512, block_bytes // (_BYTES_PER_PAIR * n)))
+    wide = candidates.double()
+    norms = wide.square().sum(1)
+    if self_match is None:
+        self_match = torch.full((len(queries),), -1)
+    for first in range(start, len(queries), rows):
+        span = range(first, min(first + rows, len(queries)))
+        part = slice(span.start, span.stop)
+        squared = _squared_distances(queries[part].double(), wide, norms)
+        relevant = query_labels[part, None] == candidate_labels[None]
+        yield span, _outcomes(squared, relevant, self_match[part], ks, top, quantiles)
+
+
+def _squared_distances(queries: Tensor, candidates: Tensor, norms: Tensor) -> Tensor:
+    out = queries.square().sum(1)[:, None] + norms[None]
+    out.addmm_(queries, candidates.T, alpha=-2)
+    return out.clamp_(min=0)
+
+
+def _outcomes(
+    squared: Tensor, relevant: Tensor, self_match: Tensor, ks: Sequence[int], top: int, quantiles: int
+) -> Outcomes:
+    """Everything after the sort works on the places of the same-class candidates alone."""
+    queries, n = squared.shape
+    with_self = torch.nonzero(self_match >= 0).squeeze(1)
+    relevant[with_self, self_match[with_self]] = False
+    size = n - (self_match >= 0).long()
+
+    # Same-class candidates step back by the rounding error, so that the sort puts ties against us.
+    tie = _TIE * squared.amax(1, keepdim=True)
+    squared += torch.where(relevant, tie, 0.0)
+    squared[with_self, self_match[with_self]] = torch.inf
+    key, order = squared.sort(dim=1)
+    hit = relevant.gather(1, order)
+
+    def distance(place: Tensor) -> Tensor:
+        exact = key.gather(1, place) - hit.gather(1, place) * tie
+        return exact.clamp_(min=0).sqrt_()
+
+    row, place = hit.nonzero(as_tuple=True)
+    count = torch.bincount(row, minlength=queries)
+    start = count.cumsum(0) - count
+    nth = torch.arange(len(row)) - start[row]
+    precision = (nth + 1) / (place + 1).double()
+    within_r = place < count[row]
+    none = count == 0
+    each = torch.arange(queries)[:, None]
+    reach = torch.tensor([min(k, n) for k in ks])
+    found = torch.searchsorted(row * n + place, each * n + reach) - start[:, None]
+
+    wanted = _levels(count, quantiles)
+    same = place[(start[:, None] + wanted).clamp(max=max(len(place) - 1, 0))] if len(place) else wanted
+    # place − nth counts the others before a hit: the m-th other stands after as many hits as have ≤ m.
+    wanted = _levels(size - count, quantiles)
+    before = (
+        torch.searchsorted(row * (n + 1) + place - nth, each * (n + 1) + wanted, right=True) - start[:, None]
+    )
+    other = (wanted + before).clamp(max=n - 1)
+
+    shown = torch.arange(min(top, n))[None].expand(queries, -1)
+    listed = shown < size[:, None]
+    return Outcomes(
+        relevant=count,
+        first_rank=torch.where(none, 0, same[:, 0] + 1),
+        found=found,
+        average_precision=_sum_by(row, precision, queries) / count,
+        average_precision_at_r=_sum_by(row[within_r], precision[within_r], queries) / count,
+        r_precision=torch.bincount(row[within_r], minlength=queries) / count,
+        same_distance=distance(same).masked_fill(none[:, None], torch.nan),
+        other_distance=distance(other).masked_fill((size == count)[:, None], torch.nan),
+        top=torch.where(listed, order[:, : shown.shape[1]], -1),
+        top_distance=distance(shown.contiguous()).masked_fill(~listed, torch.nan),
+    )
+
+
+def _sum_by(row: Tensor, values: Tensor, rows: int) -> Tensor:
+    return torch.zeros(rows, dtype=values.dtype).index_add_(0, row, values)
+
+
+def _levels(count: Tensor, quantiles: int) -> Tensor:
+    """Places among `count` things: the first, then `quantiles` of them at evenly spaced levels."""
+    levels = (torch.arange(quantiles, dtype=torch.float64) + 0.5) / quantiles
+    return torch.cat([torch.zeros(len(count), 1), levels * count[:, None]], 1).floor_().long()
+
+
+def _check(queries: Tensor, candidates: Tensor, query_labels: Tensor, candidate_labels: Tensor) -> None:
+    if len(candidates) == 0 or len(queries) == 0:
+        raise DataError(f"nothing to rank: {len(queries)} queries, {len(candidates)} candidates")
+    if queries.shape[1] != candidates.shape[1]:
+        raise DataError(f"queries have {queries.shape[1]} dimensions, candidates {candidates.shape[1]}")
+    if len(query_labels) != len(queries) or len(candidate_labels) != len(candidates):
+        raise DataError("labels and embeddings differ in number")
+    if not (torch.isfinite(queries).all() and torch.isfinite(candidates).all()):
+        raise DataError("the embeddings contain NaN or infinity: the embedder is broken on some image")
