@@ -1,0 +1,22 @@
+"""Training: one loop; samplers, losses and schedules that defences are made of."""
+
+from holdfast.training.config import TrainConfig, merge, parse, read_toml
+from holdfast.training.defences import DEFENCES
+from holdfast.training.loop import LOG, STATE, Outcome
+from holdfast.training.run import CONFIG, Run, load_data, read_config, train
+
+__all__ = [
+    "CONFIG",
+    "DEFENCES",
+    "LOG",
+    "STATE",
+    "Outcome",
+    "Run",
+    "TrainConfig",
+    "load_data",
+    "merge",
+    "parse",
+    "read_config",
+    "read_toml",
+    "train",
+]

@@ -1,0 +1,166 @@
+"""The settings of a training run: TOML in, checked values out."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator
+
+from holdfast.errors import ConfigError
+from holdfast.training.defences import DefenceOptions, defence_class
+from holdfast.training.schedules import Shape
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSection(_Section):
+    """`[data]`: which images, how split, and the shape they are brought to."""
+
+    name: str = "fashion-mnist-mini"
+    split: Literal["closed", "open", "given"] | None = None
+    image_size: int | None = Field(default=None, ge=8, le=1024)
+    channels: Literal[1, 3] | None = None
+    fit: Literal["crop", "squash"] = "crop"
+    validation: float = Field(default=0.1, ge=0, le=0.5)
+    """Share of the training images held out to watch the training; 0 turns it off."""
+
+
+class ModelSection(_Section):
+    """`[model]`: the network; `options` are the network's own."""
+
+    name: str = "small"
+    dim: int | None = Field(default=None, ge=2, le=4096)
+    unit_norm: bool | None = None
+    weights: str | None = None
+    options: dict[str, Any] = {}
+
+
+class TrainSection(_Section):
+    """`[train]`: how long, how fast, and what is written on the way."""
+
+    epochs: float = Field(default=10, gt=0)
+    steps: int | None = Field(default=None, ge=1)
+    """Overrides `epochs` where it is given."""
+    batch: int = Field(default=100, ge=4)
+    lr: float = Field(default=1e-3, gt=0)
+    optimiser: Literal["adam", "sgd"] = "adam"
+    weight_decay: float = Field(default=0.0, ge=0)
+    schedule: Shape = "cosine"
+    milestones: tuple[float, ...] = ()
+    decay: float = Field(default=0.1, gt=0, le=1)
+    clip: float | None = Field(default=None, gt=0)
+    """Largest norm of the gradient."""
+    crop: int | None = Field(default=None, ge=0)
+    """Pixels by which a random crop shifts an image; None: an eighth of a colour image, 0 of a grey one."""
+    flip: bool | None = None
+    freeze_batch_norm: bool = False
+    log_every: int = Field(default=20, ge=1)
+    validate_every: int | None = Field(default=None, ge=1)
+    """In steps; None: ten times over the run."""
+    checkpoint_seconds: float = Field(default=30.0, ge=0)
+
+
+class TrainConfig(_Section):
+    """Everything that decides what a run computes."""
+
+    seed: int = Field(default=0, ge=0)
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    defence: SerializeAsAny[DefenceOptions] = Field(default_factory=lambda: _defence({"name": "triplet"}))
+    train: TrainSection = TrainSection()
+
+    @field_validator("defence", mode="before")
+    @classmethod
+    def _choose_defence(cls, value: Any) -> Any:
+        return _defence(value) if isinstance(value, Mapping) else value
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+
+
+def _defence(table: Mapping[str, Any]) -> DefenceOptions:
+    options = defence_class(table.get("name", "triplet")).Options
+    try:
+        return options.model_validate(dict(table))
+    except ValidationError as error:
+        raise ConfigError(explain(error, options, prefix=("defence",))) from None
+
+
+def parse(table: Mapping[str, Any]) -> TrainConfig:
+    """The config that a (nested) table describes; an unknown key is an error that lists the known ones."""
+    try:
+        return TrainConfig.model_validate(dict(table))
+    except ValidationError as error:
+        raise ConfigError(explain(error, TrainConfig)) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"no config file at {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path} is not a readable TOML file: {error}") from None
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, table by table; a None in `changes` changes nothing."""
+    out = dict(base)
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            inner = out.get(key, {})
+            if isinstance(inner, Mapping):
+                value = merge(inner, value)
+        if value is not None and value != {}:
+            out[key] = value
+    return out
+
+
+def differences(one: TrainConfig, other: TrainConfig) -> list[str]:
+    """The dotted keys in which two configs differ, with both values."""
+
+    def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, value in table.items():
+            if isinstance(value, Mapping) and value:
+                out.update(flat(value, f"{prefix}{key}."))
+            else:
+                out[prefix + key] = value
+        return out
+
+    first, second = flat(one.model_dump(mode="json")), flat(other.model_dump(mode="json"))
+    keys = sorted(first.keys() | second.keys())
+    return [
+        f"{k} ({first.get(k)} there, {second.get(k)} asked)" for k in keys if first.get(k) != second.get(k)
+    ]
+
+
+def explain(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
+    """The first problem of a validation error, in one line."""
+    problem = error.errors()[0]
+    place = tuple(str(part) for part in problem["loc"])
+    key = ".".join((*prefix, *place))
+    if problem["type"] == "extra_forbidden":
+        known = sorted(_table_at(model, place[:-1]).model_fields)
+        return f"unknown config key '{key}'; known here: {', '.join(known)}"
+    return f"config key '{key}': {problem['msg'].lower()}, found {problem['input']!r}"
+
+
+def _table_at(model: type[BaseModel], place: tuple[str, ...]) -> type[BaseModel]:
+    for part in place:
+        annotation = model.model_fields[part].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        model = annotation
+    return model
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}

@@ -1,0 +1,70 @@
+"""What a defence is: the loss that one training step descends."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+
+class DefenceOptions(BaseModel):
+    """The settings of a defence: the `[defence]` table of a config."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's images (floats in [0, 1], NCHW) and their class numbers."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where in a run a step is."""
+
+    step: int
+    steps: int
+
+    @property
+    def done(self) -> float:
+        """The share of the run that is over before this step."""
+        return self.step / self.steps
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a step computed: the loss, the clean embeddings (for telemetry), values for the log."""
+
+    loss: Tensor
+    embeddings: Tensor
+    logs: dict[str, float] = field(default_factory=dict)
+
+
+class Defence(nn.Module, ABC):
+    """A way of training an embedder.
+
+    A module, so that what it learns beside the embedder (a margin loss's β) is saved and resumed
+    with it. Random draws use torch's default generator, which the loop seeds for each step.
+    """
+
+    Options: ClassVar[type[DefenceOptions]]
+    per_class: ClassVar[int] = 2
+    """Images of one class that a batch holds together."""
+    unit_norm: ClassVar[bool | None] = None
+    """Whether embeddings are normalised where the config leaves it open; None: the network's habit."""
+
+    @abstractmethod
+    def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
+        """The loss of one batch."""
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Optimiser groups for what the defence itself learns."""
+        return []

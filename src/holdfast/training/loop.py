@@ -1,0 +1,185 @@
+"""The one training loop: draw a batch, augment, ask the defence for its loss, descend, write down.
+
+Every step is a function of the state, the seed and the step's number, so a run that is killed at
+any moment and resumed ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from holdfast.errors import RunError
+from holdfast.progress import bar
+from holdfast.training.augment import augment, to_unit
+from holdfast.training.config import TrainSection
+from holdfast.training.defences import Batch, Defence, Moment
+from holdfast.training.log import Log
+from holdfast.training.losses import telemetry
+from holdfast.training.randomness import derive
+from holdfast.training.samplers import ClassGroups
+from holdfast.training.schedules import learning_rate
+from holdfast.training.state import load_state, save_state
+
+STATE = "state.safetensors"
+LOG = "log.jsonl"
+COLLAPSED = 1e-3
+"""A batch whose mean distance is below this share of its first value has collapsed."""
+
+
+class Images(Protocol):
+    """What the loop asks of a set of images."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Any) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run of the loop ended."""
+
+    step: int
+    steps: int
+    seconds: float
+
+    @property
+    def finished(self) -> bool:
+        return self.step == self.steps
+
+
+def fit(
+    embedder: nn.Module,
+    images: Images,
+    labels: NDArray[np.int64],
+    defence: Defence,
+    settings: TrainSection,
+    *,
+    seed: int,
+    folder: Path,
+    validate: Callable[[], dict[str, float]] | None = None,
+    warn: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Train `embedder` in place, or go on where `folder` has a state; interrupt to stop after a step."""
+    sampler = ClassGroups(labels, settings.batch, defence.per_class, seed)
+    steps = settings.steps or max(1, math.ceil(settings.epochs * len(images) / settings.batch))
+    every = settings.validate_every or max(1, steps // 10)
+    optimiser = make_optimiser(embedder, defence, settings)
+    modules: dict[str, nn.Module] = {"embedder": embedder, "defence": defence}
+    state = folder / STATE
+    step = load_state(state, modules, optimiser) if state.exists() else 0
+    log = Log(folder / LOG, step)
+    targets = torch.from_numpy(np.ascontiguousarray(labels))
+    started = saved = time.monotonic()
+    notes: dict[str, str] = {}
+    spread: float | None = None
+    with _reproducible(), _stop_request() as stop, bar("training", steps, step) as advance:
+        while step < steps and not stop.is_set():
+            moment = Moment(step, steps)
+            torch.default_generator.manual_seed(derive(seed, "step", step))
+            chosen = sampler.indices(step)
+            pixels = augment(images.batch(chosen), crop=settings.crop or 0, flip=bool(settings.flip))
+            batch = Batch(to_unit(pixels), targets[chosen])
+            factor = learning_rate(
+                settings.schedule, moment.done, milestones=settings.milestones, decay=settings.decay
+            )
+            for group in optimiser.param_groups:
+                group["lr"] = group["base_lr"] * factor
+            embedder.train()
+            terms = defence.terms(embedder, batch, moment)
+            optimiser.zero_grad(set_to_none=True)
+            terms.loss.backward()  # type: ignore[no-untyped-call]
+            if settings.clip is not None:
+                nn.utils.clip_grad_norm_(embedder.parameters(), settings.clip)
+            loss = terms.loss.item()
+            if not math.isfinite(loss):
+                raise RunError(
+                    f"the loss became {loss} at step {step + 1}; the state before it is kept in {folder}: "
+                    "use a lower learning rate (--lr) or train.clip in a new run"
+                )
+            optimiser.step()
+            step += 1
+            if step % settings.log_every == 0 or step == steps:
+                seen = telemetry(terms.embeddings, batch.labels)
+                log.write(step=step, loss=loss, lr=settings.lr * factor, **seen, **terms.logs)
+                spread = spread or seen["mean_distance"]
+                if seen["mean_distance"] < COLLAPSED * spread:
+                    warn(f"step {step}: the embedding has collapsed (all outputs alike)")
+                notes["loss"] = f"loss {loss:.4f}  separability {seen.get('separability', 0.0):.2f}"
+            if validate is not None and (step % every == 0 or step == steps):
+                result = validate()
+                log.write(step=step, **result)
+                notes["validation"] = "validation " + " ".join(f"{k} {v:.3f}" for k, v in result.items())
+            advance(1, "  ".join(notes.values()))
+            if step == steps or time.monotonic() - saved >= settings.checkpoint_seconds:
+                save_state(state, modules, optimiser, step)
+                saved = time.monotonic()
+    if step < steps:
+        save_state(state, modules, optimiser, step)
+    return Outcome(step, steps, time.monotonic() - started)
+
+
+def make_optimiser(embedder: nn.Module, defence: Defence, settings: TrainSection) -> torch.optim.Optimizer:
+    """The optimiser over what the embedder and the defence learn."""
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in embedder.parameters() if p.requires_grad]},
+        *defence.parameter_groups(),
+    ]
+    for group in groups:
+        group["base_lr"] = group.setdefault("lr", settings.lr)
+    if settings.optimiser == "sgd":
+        return torch.optim.SGD(groups, momentum=0.9, weight_decay=settings.weight_decay)
+    return torch.optim.Adam(groups, weight_decay=settings.weight_decay, fused=True)
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
+    """Deterministic kernels, and the caller's generator as it was afterwards."""
+    before = torch.are_deterministic_algorithms_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    with torch.random.fork_rng(devices=[]):
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before)
+            torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _stop_request() -> Iterator[threading.Event]:
+    """An event that the first SIGINT or SIGTERM sets; a second one interrupts at once.
+
+    An interrupt in the middle of an optimiser step would leave a state that never was, so it waits
+    for the step's end.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,60 @@
+"""A run's state on disk: all that the next step depends on, in one safetensors file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from holdfast.errors import CheckpointError
+from holdfast.files import atomic_path
+
+
+def save_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer, step: int) -> None:
+    """Write the state after `step` steps in one atomic move."""
+    tensors = {
+        f"{part}/{name}": value.detach().contiguous()
+        for part, module in modules.items()
+        for name, value in module.state_dict().items()
+    }
+    for index, entry in optimiser.state_dict()["state"].items():
+        for key, value in entry.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser/{index}/{key}"] = value.detach().contiguous()
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata={"step": str(step), "threads": str(torch.get_num_threads())})
+
+
+def load_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer) -> int:
+    """Put a saved state back in place; the number of steps that it had behind it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        step = int(metadata["step"])
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            part, _, rest = name.partition("/")
+            parts.setdefault(part, {})[rest] = value
+        for part, module in modules.items():
+            module.load_state_dict(parts.get(part, {}))
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"cannot resume from {path}: {reason}; train into a new folder") from None
+    _restore_optimiser(optimiser, parts.get("optimiser", {}))
+    return step
+
+
+def _restore_optimiser(optimiser: Optimizer, saved: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in saved.items():
+        index, _, key = name.partition("/")
+        state.setdefault(int(index), {})[key] = value
+    whole = optimiser.state_dict()
+    whole["state"] = state
+    optimiser.load_state_dict(whole)

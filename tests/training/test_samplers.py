@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigError, DataError
+from holdfast.training.samplers import ClassGroups
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    counts=st.lists(st.integers(1, 12), min_size=2, max_size=6),
+    per_class=st.sampled_from([2, 4]),
+    groups=st.integers(2, 9),
+)
+def test_groups_are_of_one_class_and_partners_differ(seed, counts, per_class, groups):
+    labels = np.repeat(np.arange(len(counts)) * 3, counts)
+    np.random.default_rng(seed).shuffle(labels)
+    if max(counts) < 2:
+        with pytest.raises(DataError, match="two images"):
+            ClassGroups(labels, groups * per_class, per_class, seed)
+        return
+    sampler = ClassGroups(labels, groups * per_class, per_class, seed)
+    for step in range(5):
+        batch = sampler.indices(step).reshape(groups, per_class)
+        chosen = torch.from_numpy(labels)[batch]
+        assert (chosen == chosen[:, :1]).all()
+        several = torch.from_numpy(np.bincount(labels)[labels] > 1)[batch[:, 0]]
+        assert (batch[several, 1:] != batch[several, :1]).all()
+
+
+def test_each_image_is_an_anchor_once_a_pass():
+    labels = np.arange(60) % 5
+    sampler = ClassGroups(labels, 12, 2, seed=3)
+    anchors = torch.cat([sampler.indices(step)[::2] for step in range(10)])
+    assert sorted(anchors.tolist()) == list(range(60))
+    following = torch.cat([sampler.indices(step)[::2] for step in range(10, 20)])
+    assert sorted(following.tolist()) == list(range(60))
+    assert not torch.equal(anchors, following)
+
+
+def test_a_batch_depends_on_its_step_alone():
+    labels = np.arange(50) % 5
+    forward = [ClassGroups(labels, 12, 2, seed=1).indices(step).tolist() for step in (7, 3, 8)]
+    one = ClassGroups(labels, 12, 2, seed=1)
+    assert forward == [one.indices(step).tolist() for step in (7, 3, 8)]
+    assert forward[0] != ClassGroups(labels, 12, 2, seed=2).indices(7).tolist()
+
+
+def test_a_batch_never_holds_one_class_alone():
+    labels = np.array([0] * 50 + [1] * 2)
+    sampler = ClassGroups(labels, 4, 2, seed=0)
+    assert all(len(set(labels[sampler.indices(step)])) == 2 for step in range(200))
+
+
+def test_partners_are_drawn_evenly():
+    sampler = ClassGroups(np.array([0] * 5 + [1] * 5), 4, 2, seed=0)
+    pairs = torch.cat([sampler.indices(step).reshape(2, 2) for step in range(4000)])
+    partners = pairs[pairs[:, 0] == 0][:, 1]
+    counts = torch.bincount(partners, minlength=5)[1:5].float()
+    assert (counts / counts.mean() - 1).abs().max() < 0.15
+
+
+def test_bad_data_and_batches_are_refused():
+    with pytest.raises(DataError, match="two classes"):
+        ClassGroups(np.zeros(10, dtype=np.int64), 4, 2, 0)
+    with pytest.raises(ConfigError, match="groups of 2"):
+        ClassGroups(np.arange(10) % 2, 5, 2, 0)
+    with pytest.raises(ConfigError, match="two whole groups"):
+        ClassGroups(np.arange(10) % 2, 4, 4, 0)
