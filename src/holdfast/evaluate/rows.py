@@ -1,0 +1,156 @@
+"""Rows: one typed record per query, in a compressed CSV with a header record.
+
+The first line is `#` and a JSON object: the config and its hash, seed, versions, commit, and the
+type of each column. While an evaluation runs, rows go to `….part`, a gzip member for each block,
+so that a run killed at any moment resumes after the last whole block; the finished file takes the
+name without `.part` in one move.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.errors import DataError, RunError
+from holdfast.files import atomic_write, storage_error
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A finished set of rows: header, and columns of equal length (lists stay Python lists)."""
+
+    header: dict[str, Any]
+    columns: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """A short hash by which two configs are told apart."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class RowWriter:
+    """Writes rows block by block; `done` rows were already there from an earlier, stopped run."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+        self.path = path
+        self._part = path.with_name(path.name + ".part")
+        self._columns = dict(columns)
+        self._header = {**header, "columns": self._columns}
+        if self._part.exists() and self._resume():
+            return
+        self.done = 0
+        atomic_write(self._part, self._member("#" + json.dumps(self._header) + "\n" + self._line(columns)))
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add one block of rows; after this returns they survive a kill."""
+        text = "".join(self._line([_text(row[c], t) for c, t in self._columns.items()]) for row in rows)
+        try:
+            with open(self._part, "ab") as handle:
+                handle.write(self._member(text))
+                handle.flush()
+                os.fsync(handle.fileno())
+        except OSError as cause:
+            raise storage_error(self._part, cause) from cause
+        self.done += len(rows)
+
+    def finish(self) -> Path:
+        """Give the file its final name, as one gzip member: equal rows make equal bytes."""
+        atomic_write(self.path, self._member(_whole_members(self._part)[0]))
+        self._part.unlink()
+        return self.path
+
+    def _resume(self) -> bool:
+        text, end = _whole_members(self._part)
+        if not text:
+            return False
+        header, records = _split(text)
+        if header["hash"] != self._header["hash"]:
+            raise RunError(f"{self._part} is from another evaluation; remove it or choose another --out")
+        os.truncate(self._part, end)
+        self.done = len(records) - 1
+        return True
+
+    @staticmethod
+    def _member(text: str) -> bytes:
+        return gzip.compress(text.encode(), compresslevel=6, mtime=0)
+
+    @staticmethod
+    def _line(values: Any) -> str:
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerow(values)
+        return buffer.getvalue()
+
+
+def read_rows(path: Path) -> Rows:
+    """The rows of a finished file."""
+    try:
+        text = gzip.decompress(path.read_bytes()).decode()
+        header, (names, *records) = _split(text)
+        types = header["columns"]
+    except FileNotFoundError:
+        raise DataError(f"no rows at {path}; run 'holdfast evaluate' first") from None
+    except (OSError, EOFError, zlib.error, ValueError, KeyError) as error:
+        raise DataError(f"{path} is not a file of rows, or is damaged: {error}") from None
+    return Rows(
+        header,
+        {name: _column([record[i] for record in records], types[name]) for i, name in enumerate(names)},
+    )
+
+
+def _split(text: str) -> tuple[dict[str, Any], list[list[str]]]:
+    """The header, and the records after it, of which the first is the names of the columns."""
+    first, _, rest = text.partition("\n")
+    if not first.startswith("#"):
+        raise KeyError("no header record")
+    header: dict[str, Any] = json.loads(first[1:])
+    return header, list(csv.reader(io.StringIO(rest, newline="")))
+
+
+def _text(value: Any, kind: str) -> str:
+    if kind == "list":
+        return json.dumps(value)
+    if kind == "float":
+        return repr(float(value))
+    return str(value)
+
+
+def _column(values: list[str], kind: str) -> NDArray[Any]:
+    if kind == "list":
+        out = np.empty(len(values), dtype=object)
+        out[:] = [json.loads(value) for value in values]
+        return out
+    if kind == "str":
+        return np.array(values, dtype=object)
+    return np.array(values, dtype=object).astype(np.int64 if kind == "int" else np.float64)
+
+
+def _whole_members(path: Path) -> tuple[str, int]:
+    """The text of a file's complete gzip members, and where the last of them ends."""
+    data = path.read_bytes()
+    text, end = "", 0
+    while end < len(data):
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            piece = stream.decompress(data[end:])
+        except zlib.error:
+            break
+        if not stream.eof:
+            break
+        text += piece.decode()
+        end = len(data) - len(stream.unused_data)
+    return text, end

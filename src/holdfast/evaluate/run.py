@@ -1,0 +1,231 @@
+"""Clean retrieval, measured: each query against the candidates, one row per query, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from holdfast import data
+from holdfast.data import ImageSet
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluate.pictures import save_pictures
+from holdfast.evaluate.provenance import commit, versions
+from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
+from holdfast.evaluate.vectors import embed_resumably
+from holdfast.files import atomic_write, exclusive
+from holdfast.metrics import Outcomes, Summary, cluster, rank, summarise
+from holdfast.models import Embedder
+from holdfast.progress import bar
+
+ROWS = "rows.csv.gz"
+SUMMARY = "summary.json"
+KS = (1, 2, 4, 8, 10, 20, 40)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished evaluation: its folder, its rows, and the numbers computed from them."""
+
+    folder: Path
+    rows: Rows
+    summary: Summary
+
+
+def evaluate(
+    embedder: Embedder,
+    images: ImageSet,
+    out: Path,
+    *,
+    queries: int | None = None,
+    candidates: int | None = None,
+    seed: int = 0,
+    ks: Sequence[int] = KS,
+    top: int = 10,
+) -> Evaluation:
+    """Search for each query among the candidates and write what was found into the folder `out`.
+
+    With `queries` and `candidates`, disjoint sets of that size are drawn by `seed`. Without them
+    every image is asked against all others. A stopped evaluation goes on where it was; a finished
+    one of the same config is read back.
+    """
+    labels = images.require_labels("evaluation")
+    asked, found = _draw(images, queries, candidates, seed)
+    config: dict[str, Any] = {
+        "kind": "retrieval",
+        "embedder": embedder.fingerprint(),
+        "data": images.name,
+        "images": hashlib.sha256("\n".join(images.ids).encode()).hexdigest()[:16],
+        "image_spec": str(images.spec),
+        "queries": queries,
+        "candidates": candidates,
+        "seed": seed,
+        "ks": sorted(set(ks)),
+        "top": top,
+    }
+    if (out / ROWS).exists():
+        return _finished(out, config)
+    with exclusive(out, "evaluation"):
+        union = np.union1d(asked, found)
+        cache = out / "vectors.part"
+        _drop_stale(cache, config_hash(config))
+        vectors = embed_resumably(embedder, images.take(union), cache)
+        place = np.searchsorted(union, asked), np.searchsorted(union, found)
+        writer = _write_rows(images, labels, vectors, (asked, found), place, config, out)
+        writer.finish()
+        rows = read_rows(out / ROWS)
+        save_pictures(out, rows, images)
+        summary = summarise(rows.columns, config["ks"])
+        atomic_write(out / SUMMARY, json.dumps(summary.to_json(), indent=2) + "\n")
+        cache.unlink()
+        cache.with_suffix(".hash").unlink()
+    return Evaluation(out, rows, summary)
+
+
+def folder_for(dataset: data.Dataset, queries: int | None, candidates: int | None, seed: int) -> Path:
+    """Where below a run's folder an evaluation of these settings belongs."""
+    drawn = "" if queries is None else f"-q{queries}-c{candidates}-s{seed}"
+    return Path("evaluations") / f"{dataset.name}-{dataset.split}{drawn}"
+
+
+def read_evaluation(folder: Path) -> Evaluation:
+    """A finished evaluation from its folder."""
+    rows = read_rows(folder / ROWS)
+    return Evaluation(folder, rows, summarise(rows.columns, rows.header["config"]["ks"]))
+
+
+def _finished(out: Path, config: dict[str, Any]) -> Evaluation:
+    done = read_evaluation(out)
+    if done.rows.header["hash"] != config_hash(config):
+        raise ConfigError(
+            f"{out} holds an evaluation of another model or setting; choose another --out or remove it"
+        )
+    return done
+
+
+def _draw(
+    images: ImageSet, queries: int | None, candidates: int | None, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if (queries is None) != (candidates is None):
+        raise ConfigError("give both the number of queries and of candidates, or neither")
+    if queries is None or candidates is None:
+        if len(images) < 2:
+            raise DataError(f"an evaluation needs at least two images; found {len(images)}")
+        everyone = np.arange(len(images))
+        return everyone, everyone
+    return data.draw(images, queries, candidates, seed)
+
+
+def _drop_stale(cache: Path, wanted: str) -> None:
+    """Forget embeddings that were computed for another config."""
+    note = cache.with_suffix(".hash")
+    if not note.exists() or note.read_text() != wanted:
+        cache.unlink(missing_ok=True)
+        atomic_write(note, wanted)
+
+
+def _write_rows(
+    images: ImageSet,
+    labels: NDArray[np.int64],
+    vectors: torch.Tensor,
+    drawn: tuple[NDArray[np.int64], NDArray[np.int64]],
+    place: tuple[NDArray[np.int64], NDArray[np.int64]],
+    config: dict[str, Any],
+    out: Path,
+) -> RowWriter:
+    asked, found = drawn
+    ks: list[int] = config["ks"]
+    header = {
+        "config": config,
+        "hash": config_hash(config),
+        "seed": config["seed"],
+        "n": len(asked),
+        "classes": list(images.classes),
+        "versions": versions(),
+        "commit": commit(),
+    }
+    writer = RowWriter(out / ROWS, header, _columns(ks))
+    # An image is its own match by id, wherever it stands in either list.
+    where = {images.ids[c]: i for i, c in enumerate(found)}
+    self_match = torch.tensor([where.get(images.ids[q], -1) for q in asked])
+    queries, candidates = vectors[place[0]], vectors[place[1]]
+    clusters = cluster(queries.numpy(), len(np.unique(labels[asked])), config["seed"])
+    blocks = rank(
+        queries,
+        candidates,
+        torch.from_numpy(labels[asked]),
+        torch.from_numpy(labels[found]),
+        self_match=self_match,
+        ks=ks,
+        top=config["top"],
+        start=writer.done,
+    )
+    with bar("ranking", len(asked), writer.done) as advance:
+        for span, outcome in blocks:
+            writer.append(_rows(images, labels, drawn, clusters, span, outcome, ks))
+            advance(len(span))
+    return writer
+
+
+def _columns(ks: Sequence[int]) -> dict[str, str]:
+    return {
+        "query": "str",
+        "label": "int",
+        "cluster": "int",
+        "relevant": "int",
+        "first_rank": "int",
+        **{f"found_{k}": "int" for k in ks},
+        "average_precision": "float",
+        "average_precision_at_r": "float",
+        "r_precision": "float",
+        "same_distances": "list",
+        "other_distances": "list",
+        "hits": "list",
+        "hit_labels": "list",
+        "hit_distances": "list",
+    }
+
+
+def _rows(
+    images: ImageSet,
+    labels: NDArray[np.int64],
+    drawn: tuple[NDArray[np.int64], NDArray[np.int64]],
+    clusters: NDArray[np.int64],
+    span: range,
+    outcome: Outcomes,
+    ks: Sequence[int],
+) -> list[dict[str, Any]]:
+    asked, found = drawn
+    rows = []
+    for i, number in enumerate(span):
+        top = [int(found[c]) for c in outcome.top[i].tolist() if c >= 0]
+        rows.append(
+            {
+                "query": images.ids[asked[number]],
+                "label": labels[asked[number]],
+                "cluster": clusters[number],
+                "relevant": int(outcome.relevant[i]),
+                "first_rank": int(outcome.first_rank[i]),
+                **{f"found_{k}": int(outcome.found[i, column]) for column, k in enumerate(ks)},
+                "average_precision": outcome.average_precision[i],
+                "average_precision_at_r": outcome.average_precision_at_r[i],
+                "r_precision": outcome.r_precision[i],
+                "same_distances": _rounded(outcome.same_distance[i]),
+                "other_distances": _rounded(outcome.other_distance[i]),
+                "hits": [images.ids[c] for c in top],
+                "hit_labels": [int(labels[c]) for c in top],
+                "hit_distances": _rounded(outcome.top_distance[i][: len(top)]),
+            }
+        )
+    return rows
+
+
+def _rounded(values: torch.Tensor) -> list[float]:
+    return [float(f"{value:.7g}") for value in values.tolist() if value == value]

@@ -1,0 +1,7 @@
+"""Reports: rows in, one offline HTML page out."""
+
+from holdfast.report.hits import hits_page
+from holdfast.report.page import thumbnail
+from holdfast.report.run import REPORT, write_report
+
+__all__ = ["REPORT", "hits_page", "thumbnail", "write_report"]

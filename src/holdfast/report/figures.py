@@ -1,0 +1,108 @@
+"""Figures of a report, as HTML fragments that share one copy of plotly.js on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from holdfast.evaluate import Rows
+from holdfast.metrics import hit_rate
+
+SAME, OTHER, PLAIN = "#2a9d6f", "#d1605e", "#4c78a8"
+
+
+def plotly_script() -> Markup:
+    """plotly.js itself, once for a page."""
+    from plotly.offline import get_plotlyjs
+
+    return Markup(get_plotlyjs())
+
+
+def recall_curve(rows: Rows) -> str:
+    """Hit rate against K, up to the last K that changes anything."""
+    first = rows.columns["first_rank"]
+    furthest = int(max(first.max(initial=1), 1))
+    ks = np.unique(np.geomspace(1, furthest, 60).round().astype(int))
+    rates = [hit_rate(first, int(k)) for k in ks]
+    return _figure(
+        "Hit rate against K",
+        [{"x": ks.tolist(), "y": rates, "name": "hit rate", "line": {"color": PLAIN}}],
+        x={"title": "K", "type": "log"},
+        y={"range": [min(0.0 if r is None else r for r in rates) - 0.02, 1.01]},
+    )
+
+
+def distance_histogram(rows: Rows) -> str:
+    """Distances to the same and to other classes, sampled at equal quantiles of every query."""
+    parts = {
+        name: np.array(
+            [d for entry in rows.columns[f"{name}_distances"] for d in entry[1:]], dtype=np.float64
+        )
+        for name in ("same", "other")
+    }
+    both = np.concatenate(list(parts.values()))
+    edges = np.histogram_bin_edges(both, bins=60) if len(both) else np.array([0.0, 1.0])
+    centres = (edges[1:] + edges[:-1]) / 2
+    traces = []
+    for (name, values), colour in zip(parts.items(), (SAME, OTHER), strict=True):
+        share = np.histogram(values, edges)[0] / max(1, len(values))
+        traces.append(
+            {
+                "x": np.round(centres, 5).tolist(),
+                "y": share.tolist(),
+                "name": f"{name} class",
+                "fill": "tozeroy",
+                "line": {"color": colour, "shape": "hvh", "width": 1},
+            }
+        )
+    return _figure(
+        "Distances of queries to candidates", traces, x={"title": "distance"}, y={"title": "share"}
+    )
+
+
+def training_curves(log: Sequence[dict[str, Any]]) -> list[str]:
+    """The loss, and what was measured on held-out images and on batches, over the steps."""
+    wanted = {
+        "Loss": ("loss",),
+        "Held-out images": ("hit_rate_1",),
+        "Batches": ("mean_distance", "separability"),
+    }
+    figures = []
+    for title, keys in wanted.items():
+        traces = [
+            {
+                "x": [r["step"] for r in log if key in r],
+                "y": [r[key] for r in log if key in r],
+                "name": key.replace("_", " "),
+            }
+            for key in keys
+        ]
+        if any(trace["x"] for trace in traces):
+            figures.append(_figure(title, traces, x={"title": "step"}, y={}))
+    return figures
+
+
+def _figure(title: str, traces: Sequence[dict[str, Any]], *, x: dict[str, Any], y: dict[str, Any]) -> str:
+    import plotly.graph_objects as go
+
+    figure = go.Figure([go.Scatter(mode="lines", **trace) for trace in traces])
+    axis = {"gridcolor": "rgba(128,128,128,.2)", "zerolinecolor": "rgba(128,128,128,.3)"}
+    figure.update_layout(
+        title={"text": title, "font": {"size": 14}},
+        height=300,
+        margin={"l": 50, "r": 15, "t": 40, "b": 40},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": "#7a8794"},
+        showlegend=len(traces) > 1,
+        legend={"orientation": "h", "y": 1.12, "x": 1, "xanchor": "right"},
+        xaxis={**axis, **x},
+        yaxis={**axis, **y},
+    )
+    html: str = figure.to_html(
+        include_plotlyjs=False, full_html=False, config={"displayModeBar": False, "responsive": True}
+    )
+    return html

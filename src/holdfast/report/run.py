@@ -1,0 +1,149 @@
+"""The report of a run: rows in, one offline HTML page out. Nothing is recomputed from a model."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import DataError
+from holdfast.evaluate import ROWS, Evaluation, load_pictures, read_evaluation, sheet
+from holdfast.files import atomic_write
+from holdfast.metrics import bootstrap
+from holdfast.models import CARD
+from holdfast.report import figures
+from holdfast.report.page import Picture, render
+from holdfast.training import LOG
+from holdfast.training.log import read_log
+
+REPORT = "report.html"
+CLASSES = 20
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the report of the run, or of the single evaluation, in `folder`; the page's path."""
+    if not folder.is_dir():
+        raise DataError(f"no folder at {folder}; a report is made of a run's folder")
+    evaluations = [read_evaluation(path.parent) for path in sorted(folder.rglob(ROWS))]
+    log = read_log(folder / LOG)
+    if not evaluations and not log:
+        raise DataError(
+            f"nothing to report in {folder}: no rows and no training log; run 'holdfast evaluate' first"
+        )
+    card = json.loads((folder / CARD).read_text()) if (folder / CARD).exists() else {}
+    page = render(
+        "run.html.j2",
+        title=f"Holdfast report: {folder.resolve().name}",
+        subtitle=_subtitle(card),
+        plotly=figures.plotly_script(),
+        training=figures.training_curves(log),
+        evaluations=[_evaluation(evaluation, folder) for evaluation in evaluations],
+    )
+    out = out or folder / REPORT
+    atomic_write(out, page)
+    return out
+
+
+def _subtitle(card: dict[str, Any]) -> str:
+    if not card:
+        return "no checkpoint in this folder"
+    config = card.get("config", {})
+    defence = config.get("defence", {}).get("name", "?")
+    return (
+        f"{card['architecture']['name']}, {card['dim']} dimensions, trained on {card['data']} "
+        f"with the defence '{defence}', seed {card['seed']}"
+    )
+
+
+def _evaluation(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
+    summary, rows = evaluation.summary, evaluation.rows
+    config = rows.header["config"]
+    first = rows.columns["first_rank"]
+    answerable = first[first > 0]
+    asked = f"{summary.queries:,} queries"
+    against = f"{config['candidates']:,} candidates" if config["candidates"] else "all other images"
+    left_out = (
+        f" {summary.unanswerable} have nothing to find and are in no mean." if summary.unanswerable else ""
+    )
+    intervals = [bootstrap(answerable <= k) for k in summary.hit_rate]
+    classes = _classes(evaluation)
+    return {
+        "name": f"Retrieval on {config['data']}",
+        "sentence": f"{asked} against {against}; ties count against the search.{left_out}",
+        "ks": list(summary.hit_rate),
+        "hit_rate": [_number(v) for v in summary.hit_rate.values()],
+        "interval": [f"{low:.3f}–{high:.3f}" for low, high in intervals],
+        "recall": [_number(v) for v in summary.recall.values()],
+        "scores": {
+            "mAP": _number(summary.map),
+            "mAP@R": _number(summary.map_at_r),
+            "R-precision": _number(summary.r_precision),
+            "NMI": _number(summary.nmi),
+        },
+        "figures": [figures.recall_curve(rows), figures.distance_histogram(rows)],
+        "classes": classes[:CLASSES],
+        "more_classes": max(0, len(classes) - CLASSES),
+        "sheet": _sheet(evaluation),
+        "rows": (evaluation.folder / ROWS).relative_to(folder),
+        "seed": rows.header["seed"],
+        "hash": rows.header["hash"],
+        "commit": rows.header["commit"] or "unknown",
+        "versions": ", ".join(f"{k} {v}" for k, v in rows.header["versions"].items()),
+    }
+
+
+def _classes(evaluation: Evaluation) -> list[tuple[str, ...]]:
+    columns, names = evaluation.rows.columns, evaluation.rows.header["classes"]
+    lines = []
+    for label in np.unique(columns["label"]):
+        mine = np.flatnonzero((columns["label"] == label) & (columns["relevant"] > 0))
+        if len(mine) == 0:
+            continue
+        rate = float((columns["first_rank"][mine] == 1).mean())
+        wrong = Counter(columns["hit_labels"][i][0] for i in mine if columns["hit_labels"][i][0] != label)
+        taken = ", ".join(names[other] for other, _ in wrong.most_common(2))
+        precision = float(columns["average_precision"][mine].mean())
+        lines.append((rate, (names[label], f"{len(mine)}", _number(rate), _number(precision), taken)))
+    return [line for _, line in sorted(lines, key=lambda entry: entry[0])]
+
+
+def _sheet(evaluation: Evaluation) -> list[dict[str, Any]]:
+    rows, pictures = evaluation.rows, load_pictures(evaluation.folder)
+    names = rows.header["classes"]
+    parts = []
+    for name, chosen in sheet(rows).items():
+        lines = []
+        for i in chosen:
+            column = {key: values[i] for key, values in rows.columns.items()}
+            rank = column["first_rank"]
+            entries = [
+                Picture(
+                    "query",
+                    f"query {column['query']}",
+                    (names[column["label"]], f"first right hit: rank {rank}" if rank else "nothing to find"),
+                    pictures.get(column["query"]),
+                    "query",
+                )
+            ]
+            found = zip(column["hits"], column["hit_labels"], column["hit_distances"], strict=True)
+            for place, (hit, label, distance) in enumerate(found, 1):
+                same = label == column["label"]
+                entries.append(
+                    Picture(
+                        "same" if same else "other",
+                        f"hit {place}: {hit}",
+                        (names[label], f"{distance:.3f}"),
+                        pictures.get(hit),
+                        f"{place} {'✓' if same else '✗'}",
+                    )
+                )
+            lines.append(entries)
+        parts.append({"name": name, "rows": lines})
+    return parts
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
