@@ -61,7 +61,9 @@ def main() -> None:
     watcher.join()
     vectors = 2 * COUNT * embedder.dim * 4
     above = (peak - before - vectors) / 2**30
-    print(f"{COUNT:,} x {COUNT:,} in {seconds:.1f} s on {os.cpu_count()} cores; vectors {vectors / 2**20:.0f} MiB")
+    print(
+        f"{COUNT:,} x {COUNT:,} in {seconds:.1f} s on {os.cpu_count()} cores; vectors {vectors / 2**20:.0f} MiB"
+    )
     report("evaluate_memory", above, 1.0, "lower", "GiB above the vectors themselves")
 
 

@@ -30,15 +30,9 @@ def main() -> None:
     def ours() -> None:
         with tempfile.TemporaryDirectory() as folder:
             embedder = models.build("small", spec=images.spec)
-            fit(
-                embedder,
-                images,
-                labels,
-                build_defence(options, 10),
-                settings,
-                seed=0,
-                folder=Path(folder),
-            )
+            defence = build_defence(options, 10)
+            sampler = defence.sampler(labels, settings.batch, 0)
+            fit(embedder, images, labels, sampler, defence, settings, seed=0, folder=Path(folder))
 
     batches = [images.batch(range(i, i + 100)).float() / 255 for i in range(0, 1000, 100)]
 
@@ -51,7 +45,7 @@ def main() -> None:
             far = (vectors[0::2] - vectors[1::2].roll(1, 0)).norm(dim=1)
             loss = torch.relu(near - far + 1.0).mean()
             optimiser.zero_grad(set_to_none=True)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
 
     seconds = alternate({"ours": ours, "bare": bare}, repeats=9)

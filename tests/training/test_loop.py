@@ -16,11 +16,12 @@ from torch import nn
 
 from holdfast.errors import CheckpointError, RunError
 from holdfast.spec import ImageSpec
+from holdfast.training import loop
 from holdfast.training.augment import augment, to_unit
 from holdfast.training.config import TrainSection, parse
 from holdfast.training.defences import DEFENCES, build_defence
 from holdfast.training.log import Log, read_log
-from holdfast.training.loop import LOG, STATE, fit
+from holdfast.training.loop import LOG, STATE
 from holdfast.training.schedules import learning_rate, ramp
 
 SPEC = ImageSpec(1, 12, 12)
@@ -72,6 +73,11 @@ def run(folder: Path, defence: str = "triplet", **settings):
     return model, outcome
 
 
+def fit(model, images, labels, defence, settings, **rest):
+    sampler = defence.sampler(labels, settings.batch, rest["seed"])
+    return loop.fit(model, images, labels, sampler, defence, settings, **rest)
+
+
 def weights(model: nn.Module) -> bytes:
     return b"".join(value.detach().numpy().tobytes() for value in model.state_dict().values())
 
@@ -90,8 +96,6 @@ def test_classes_come_apart(tmp_path, defence):
 @pytest.mark.parametrize("defence", sorted(DEFENCES))
 def test_resumed_run_ends_with_the_same_bits(tmp_path, defence, monkeypatch):
     whole, _ = run(tmp_path / "whole", defence)
-
-    import holdfast.training.loop as loop
 
     saved, count = loop.save_state, 0
 

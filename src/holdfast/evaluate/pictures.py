@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.data import ImageSet
-from holdfast.data.export import rows_first
+from holdfast.data.fit import to_image
 from holdfast.evaluate.rows import Rows
 from holdfast.files import atomic_path
 
@@ -59,10 +59,8 @@ def load_pictures(folder: Path) -> dict[str, bytes]:
 
 def encode(pixels: NDArray[np.uint8]) -> bytes:
     """CHW pixels as a PNG where they are small or grey, else as a JPEG."""
-    from PIL import Image
-
     channels, height, width = pixels.shape
-    image = Image.fromarray(rows_first(pixels))
+    image = to_image(pixels)
     buffer = io.BytesIO()
     if channels == 1 or height * width <= 32 * 32:
         image.save(buffer, "PNG", optimize=True)

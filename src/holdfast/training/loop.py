@@ -30,7 +30,7 @@ from holdfast.training.defences import Batch, Defence, Moment
 from holdfast.training.log import Log
 from holdfast.training.losses import telemetry
 from holdfast.training.randomness import derive
-from holdfast.training.samplers import ClassGroups
+from holdfast.training.samplers import Sampler
 from holdfast.training.schedules import learning_rate
 from holdfast.training.state import load_state, save_state
 
@@ -65,6 +65,7 @@ def fit(
     embedder: nn.Module,
     images: Images,
     labels: NDArray[np.int64],
+    sampler: Sampler,
     defence: Defence,
     settings: TrainSection,
     *,
@@ -74,7 +75,6 @@ def fit(
     warn: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
     """Train `embedder` in place, or go on where `folder` has a state; interrupt to stop after a step."""
-    sampler = ClassGroups(labels, settings.batch, defence.per_class, seed)
     steps = settings.steps or max(1, math.ceil(settings.epochs * len(images) / settings.batch))
     every = settings.validate_every or max(1, steps // 10)
     optimiser = make_optimiser(embedder, defence, settings)

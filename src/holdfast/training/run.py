@@ -54,6 +54,7 @@ def train(
     labels = training.require_labels("training")
     classes = int(labels.max()) + 1
     defence = build_defence(config.defence, classes)
+    sampler = defence.sampler(labels, config.train.batch, config.seed)
     embedder.freeze_batch_norm = config.train.freeze_batch_norm
     metrics: dict[str, float] = {}
 
@@ -68,6 +69,7 @@ def train(
             embedder,
             training,
             labels,
+            sampler,
             defence,
             config.train,
             seed=config.seed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,6 +11,12 @@ from torch import Tensor
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.training.randomness import generator
+
+
+class Sampler(Protocol):
+    """Says which images make up a step; a function of the step's number alone."""
+
+    def indices(self, step: int) -> Tensor: ...
 
 
 class ClassGroups:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError
-from holdfast.files import atomic_path
+from holdfast.files import atomic_write
 
 
 def save_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer, step: int) -> None:
@@ -26,8 +25,7 @@ def save_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer, 
         for key, value in entry.items():
             if isinstance(value, Tensor):
                 tensors[f"optimiser/{index}/{key}"] = value.detach().contiguous()
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"step": str(step), "threads": str(torch.get_num_threads())})
+    atomic_write(path, serialise(tensors, metadata={"step": str(step)}))
 
 
 def load_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer) -> int:

@@ -6,8 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
+
+from holdfast.training.samplers import ClassGroups, Sampler
 
 
 class DefenceOptions(BaseModel):
@@ -60,6 +64,10 @@ class Defence(nn.Module, ABC):
     """Images of one class that a batch holds together."""
     unit_norm: ClassVar[bool | None] = None
     """Whether embeddings are normalised where the config leaves it open; None: the network's habit."""
+
+    def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
+        """Which images make up a step; data that the defence cannot train on is refused here."""
+        return ClassGroups(labels, batch, self.per_class, seed)
 
     @abstractmethod
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:

@@ -1,0 +1,68 @@
+"""Holdfast: image search that holds under attack.
+
+import holdfast
+
+embedder = holdfast.load("runs/first")              # or holdfast.wrap(any_torch_module, (3, 224, 224))
+gallery = holdfast.index(embedder, "photos/", "shop.gallery")
+for hit in holdfast.search(gallery, embedder, "photo.jpg", k=10).hits:
+    print(hit.rank, hit.id, hit.distance)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from holdfast.data import load as load_data
+    from holdfast.evaluate import evaluate
+    from holdfast.gallery import Gallery, Hit, Hits
+    from holdfast.models import Embedder, load
+    from holdfast.models.wrap import wrap
+    from holdfast.report import write_report as report
+    from holdfast.spec import ImageSpec
+    from holdfast.workflow import index, search, train
+
+_WHERE = {
+    "Embedder": ("holdfast.models", "Embedder"),
+    "Gallery": ("holdfast.gallery", "Gallery"),
+    "Hit": ("holdfast.gallery", "Hit"),
+    "Hits": ("holdfast.gallery", "Hits"),
+    "ImageSpec": ("holdfast.spec", "ImageSpec"),
+    "evaluate": ("holdfast.evaluate", "evaluate"),
+    "index": ("holdfast.workflow", "index"),
+    "load": ("holdfast.models", "load"),
+    "load_data": ("holdfast.data", "load"),
+    "report": ("holdfast.report", "write_report"),
+    "search": ("holdfast.workflow", "search"),
+    "train": ("holdfast.workflow", "train"),
+    "wrap": ("holdfast.models", "wrap"),
+}
+
+__all__ = [
+    "Embedder",
+    "Gallery",
+    "Hit",
+    "Hits",
+    "ImageSpec",
+    "__version__",
+    "evaluate",
+    "index",
+    "load",
+    "load_data",
+    "report",
+    "search",
+    "train",
+    "wrap",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported on first use: `holdfast --help` needs neither torch nor FAISS."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
+    from importlib import import_module
+
+    module, attribute = _WHERE[name]
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,44 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast import __version__
+from holdfast.cli import data, demo, evaluate, gallery, index, report, search, train
+
+app = typer.Typer(
+    name="holdfast",
+    help="Image search that holds under attack: train, index, search, measure.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Image search that holds under attack: train, index, search, measure."""
+
+
+app.command("demo")(demo.demo)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("index")(index.index)
+app.command("search")(search.search)
+app.command("evaluate")(evaluate.evaluate)
+app.command("report")(report.report)
+app.add_typer(gallery.app, name="gallery")

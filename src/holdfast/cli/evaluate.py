@@ -1,0 +1,94 @@
+"""`holdfast evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.output import Json, SplitOption, note, number, print_json, print_table
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
+    ] = None,
+    split: SplitOption = None,
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="Draw this many queries; all images if left out.")
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(min=1, help="Draw this many candidates, none of them a query.")
+    ] = None,
+    k: Annotated[str | None, typer.Option(help="The Ks of the table, for example 1,10,20,40.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="The evaluation's folder; below the run's if left out.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure retrieval on a data set's test part: Recall@K, mAP, NMI, one row per query."""
+    from holdfast import data as data_sets
+    from holdfast import models
+    from holdfast.evaluate import KS, ROWS, folder_for
+    from holdfast.evaluate import evaluate as run
+    from holdfast.training import CONFIG, read_config
+
+    embedder = models.load(model)
+    if data is None:
+        config = read_config(model if model.is_dir() else model.parent)
+        data, split = config.data.name, split or config.data.split
+    elif split is None and (model / CONFIG).exists() and read_config(model).data.name == data:
+        split = read_config(model).data.split
+    dataset = data_sets.load(data, spec=embedder.spec, split=split)
+    note(dataset.reading)
+    ks = _ks(k, candidates or len(dataset.test) - 1) if k else KS
+    home = model if model.is_dir() else model.parent
+    done = run(
+        embedder,
+        dataset.test,
+        out or home / folder_for(dataset, queries, candidates, seed),
+        queries=queries,
+        candidates=candidates,
+        seed=seed,
+        ks=ks,
+    )
+    summary = done.summary
+    if json:
+        print_json(
+            {"rows": done.folder / ROWS, "data": dataset.name, "split": dataset.split, **summary.to_json()}
+        )
+        return
+    columns = ["", *(f"@{k}" for k in summary.hit_rate)]
+    print_table(
+        columns,
+        [
+            ["hit rate", *(number(v) for v in summary.hit_rate.values())],
+            ["true recall", *(number(v) for v in summary.recall.values())],
+        ],
+        title=f"{dataset.name}, {dataset.split} split: {summary.queries:,} queries",
+    )
+    print(
+        f"mAP {number(summary.map)}  mAP@R {number(summary.map_at_r)}  "
+        f"R-precision {number(summary.r_precision)}  NMI {number(summary.nmi)}"
+    )
+    if summary.unanswerable:
+        print(f"{summary.unanswerable} queries have nothing to find and are in no mean")
+    print(f"rows: {done.folder / ROWS}")
+
+
+def _ks(text: str, available: int) -> list[int]:
+    from holdfast.errors import ConfigError
+
+    try:
+        ks = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--k takes whole numbers such as 1,10,20, not '{text}'") from None
+    if min(ks) < 1:
+        raise ConfigError(f"--k takes numbers from 1 on, not {min(ks)}")
+    if max(ks) > available:
+        raise ConfigError(f"--k {max(ks)} is more than the {available} candidates of a query; ask for fewer")
+    return ks

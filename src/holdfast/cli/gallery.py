@@ -1,0 +1,105 @@
+"""`holdfast gallery`: look at a gallery and keep it in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from holdfast.gallery import Gallery
+    from holdfast.models import Embedder
+
+app = typer.Typer(help="Galleries: info, verify, remove, compact.", no_args_is_help=True)
+
+Path_ = Annotated[Path, typer.Argument(metavar="GALLERY", help="A gallery made by 'holdfast index'.")]
+
+
+def open_with_embedder(path: Path, model: Path | None) -> tuple[Gallery, Embedder]:
+    """A gallery and the embedder that made it, found where it was or at `model`."""
+    from holdfast import models
+    from holdfast.errors import CheckpointError, GalleryError
+    from holdfast.gallery import Gallery
+    from holdfast.gallery.indexing import embedder_info
+
+    gallery = Gallery.open(path)
+    try:
+        hint = gallery.info.embedder.location
+        if model is None and hint is None:
+            raise GalleryError(f"{path} does not say where its embedder is; name it with --model")
+        try:
+            embedder = models.load(model or Path(str(hint)))
+        except CheckpointError as error:
+            if model is not None:
+                raise
+            raise GalleryError(
+                f"the embedder of {path} is not where it was ({error}); name it with --model"
+            ) from None
+    except BaseException:
+        gallery.close()
+        raise
+    gallery.close()
+    return Gallery.open(path, embedder=embedder_info(embedder)), embedder
+
+
+@app.command()
+def info(path: Path_, json: Json = False) -> None:
+    """What a gallery holds and which embedder made it."""
+    from holdfast.gallery import Gallery
+
+    with Gallery.open(path, readonly=True) as gallery:
+        found = gallery.info
+    document = {
+        "gallery": found.path,
+        "images": found.count,
+        "dim": found.dim,
+        "created": found.created,
+        "generation": found.generation,
+        "embedder": found.embedder.fingerprint,
+        "location": found.embedder.location,
+        "architecture": found.embedder.card.get("architecture", {}).get("name"),
+    }
+    if json:
+        print_json({**document, "card": found.embedder.card})
+        return
+    print_table(["", ""], [[key, str(value)] for key, value in document.items()])
+
+
+@app.command()
+def verify(path: Path_, json: Json = False) -> None:
+    """Read everything and compare it with its checksums; exit code 1 if something is wrong."""
+    from holdfast.gallery import verify_file
+
+    problems = verify_file(path)
+    if json:
+        print_json({"gallery": path, "problems": problems})
+    else:
+        print("\n".join(problems) if problems else f"{path} is sound")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def remove(path: Path_, ids: Annotated[list[str], typer.Argument(help="Ids to remove.")]) -> None:
+    """Remove images by id, all or none."""
+    from holdfast.errors import GalleryError
+    from holdfast.gallery import Gallery
+
+    with Gallery.open(path) as gallery:
+        missing = [id for id in ids if id not in gallery]
+        if missing:
+            raise GalleryError(f"{path} has no item '{missing[0]}'; nothing was removed")
+        print(f"removed {gallery.remove(ids)} of {path}")
+
+
+@app.command()
+def compact(path: Path_) -> None:
+    """Give the space of removed images back to the disk."""
+    from holdfast.gallery import Gallery
+
+    with Gallery.open(path) as gallery:
+        gallery.compact()
+    print(f"{path} is compact")

@@ -1,0 +1,67 @@
+"""What commands share for printing: JSON documents, tables, notes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
+]
+SplitOption = Annotated[
+    Literal["closed", "open", "given"] | None,
+    typer.Option(help="closed (by image), open (by class) or given (train and test folders)."),
+]
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(document, indent=2, default=_plain))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """A table on stdout; numbers stand to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        right = bool(rows) and all(_is_number(row[index]) for row in rows)
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    # A pipe has no width: let no cell wrap there.
+    if not sys.stdout.isatty():
+        console.width = 10_000
+    if title is not None:
+        print(title)
+    console.print(table)
+
+
+def note(line: str) -> None:
+    """A remark on stderr, where it disturbs no output."""
+    print(line, file=sys.stderr)
+
+
+def number(value: float | None) -> str:
+    """A score for a table."""
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "").replace("–", "").strip().isdigit() or text in ("", "–")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not JSON")

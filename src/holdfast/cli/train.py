@@ -1,0 +1,72 @@
+"""`holdfast train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.output import Json, SplitOption, note, print_json
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="The run's folder: config, log, state, checkpoint.")],
+    data: Annotated[
+        str | None, typer.Option(help="A data set's name, NAME:PATH, or a folder or tar of images by class.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The network, for example small.")] = None,
+    defence: Annotated[str | None, typer.Option(help="The way of training, for example triplet.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with settings; options here go before it.")
+    ] = None,
+    split: SplitOption = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of the square images, in pixels.")] = None,
+    dim: Annotated[int | None, typer.Option(help="Dimension of the embedding.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps; overrides epochs.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting, as key=value: train.clip=10, defence.margin=0.2."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Train an embedder. Run the same command again to go on after a stop."""
+    from holdfast import models
+    from holdfast.cli.settings import assignments
+    from holdfast.training import merge, parse, read_toml
+    from holdfast.training import train as run_training
+
+    options: dict[str, Any] = {
+        "seed": seed,
+        "data": {"name": data, "split": split, "image_size": image_size},
+        "model": {"name": model, "dim": dim},
+        "defence": {"name": defence},
+        "train": {"epochs": epochs, "steps": steps, "batch": batch, "lr": lr},
+    }
+    table = merge(read_toml(config) if config else {}, options)
+    run = run_training(parse(merge(table, assignments(set_ or []))), out, warn=note)
+    outcome = run.outcome
+    if not outcome.finished:
+        note(f"stopped after step {outcome.step} of {outcome.steps}; the same command goes on from there")
+        raise typer.Exit(130)
+    if json:
+        card = models.load(out).card or {}
+        print_json(
+            {
+                "run": out,
+                "steps": outcome.steps,
+                "seconds": outcome.seconds,
+                "metrics": run.metrics,
+                "card": card,
+            }
+        )
+        return
+    scores = ", ".join(
+        f"validation {key.replace('_', ' ')} {value:.3f}" for key, value in run.metrics.items()
+    )
+    print(f"trained {outcome.steps:,} steps in {outcome.seconds:.0f} s{'; ' + scores if scores else ''}")
+    print(f"checkpoint: {out / models.WEIGHTS}")

@@ -1,0 +1,75 @@
+"""Images: data sets by name, folders and tars of pictures, splits, and hardened reading of single files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.data.assemble import assemble, image_set
+from holdfast.data.fetch import fetch
+from holdfast.data.images import decode, read_image
+from holdfast.data.imageset import Dataset, ImageSet, Skipped, reading_line
+from holdfast.data.locate import resolve
+from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo, dataset_info
+from holdfast.data.sets import folder
+from holdfast.data.source import open_source
+from holdfast.data.splits import Split, closed_split, draw, hold_out, open_split
+from holdfast.data.summary import describe, describe_all
+from holdfast.spec import ImageSpec
+
+__all__ = [
+    "DATASETS",
+    "NATURAL",
+    "Dataset",
+    "DatasetInfo",
+    "ImageSet",
+    "Skipped",
+    "Split",
+    "closed_split",
+    "dataset_info",
+    "decode",
+    "describe",
+    "describe_all",
+    "draw",
+    "fetch",
+    "hold_out",
+    "load",
+    "load_images",
+    "natural_spec",
+    "open_source",
+    "open_split",
+    "read_image",
+    "reading_line",
+]
+
+
+def load(name_or_path: str, *, spec: ImageSpec | None = None, split: Split | None = None) -> Dataset:
+    """A data set, decoded and split.
+
+    `name_or_path` is a registered name, NAME:PATH, or the path of a folder or tar of images. Without `spec`
+    the images have the set's natural shape (photographs: 3×64×64). Without `split` it is the set's usual one;
+    for a path `given` if it has train and test folders, else `closed`.
+    """
+    info, path = resolve(name_or_path)
+    with open_source(path) as source:
+        listing = folder.read(source) if info is None else info.read(source)
+        if split is None:
+            split = ("given" if "given" in listing.official else "closed") if info is None else info.split
+        natural = NATURAL if info is None else info.spec
+        return assemble(info.name if info else path.stem, source, listing, spec or natural, split)
+
+
+def natural_spec(name_or_path: str) -> ImageSpec:
+    """The shape in which a data set's images come when nothing else is asked for."""
+    info, _ = resolve(name_or_path)
+    return NATURAL if info is None else info.spec
+
+
+def load_images(path: str | Path, *, spec: ImageSpec | None = None) -> tuple[ImageSet, tuple[Skipped, ...]]:
+    """All images below a folder or in a tar as one set, and those that could not be read.
+
+    Ids are the paths below `path`; labels are the top folders, if every image is in one.
+    """
+    path = Path(path).expanduser()
+    with open_source(path) as source:
+        images, _, skipped = image_set(path.stem, source, folder.read_all(source), spec or NATURAL)
+    return images, skipped

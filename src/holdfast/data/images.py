@@ -1,0 +1,163 @@
+"""Reading one image file: it is read correctly, or refused with a short reason."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import struct
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageFile
+
+from holdfast.data.fit import draft_size, fit_image, to_array
+from holdfast.data.modes import flatten
+from holdfast.errors import ImageError
+from holdfast.spec import ImageSpec
+
+MAX_PIXELS = 64_000_000
+MAX_BYTES = 256 * 2**20
+
+_ENDINGS = "jpg jpeg jpe jfif png gif bmp webp tif tiff ppm pgm pbm pnm avif heic heif"
+EXTENSIONS = frozenset(f".{ending}" for ending in _ENDINGS.split())
+"""File names that claim to be images; one that cannot be read is reported, not passed over."""
+
+# Only these decoders see untrusted bytes; Pillow has others that start external programs.
+_FORMATS = ("Jpeg", "Png", "Gif", "Bmp", "Webp", "Tiff", "Ppm", "Avif")
+for _format in _FORMATS:
+    with suppress(ImportError):
+        importlib.import_module(f"PIL.{_format}ImagePlugin")
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def decode(content: bytes, spec: ImageSpec | None) -> NDArray[np.uint8]:
+    """The image in `content` as C×H×W, upright, brought to `spec` (`None`: its own size and channels).
+
+    Raises ImageError with a short reason for whatever cannot be read whole. At most 64 Mpixel are
+    decoded; the size is checked before any pixel is. Safe to call from several threads.
+    """
+    if not content:
+        raise ImageError("empty file")
+    if len(content) > MAX_BYTES:
+        raise ImageError(f"too large: {len(content)} bytes")
+    with _strict_and_quiet():
+        try:
+            return _decode(content, spec)
+        except ImageError:
+            raise
+        except Exception as cause:
+            # Decoders raise nearly anything on damaged input.
+            raise ImageError(_reason(cause)) from cause
+
+
+def read_image(path: str | Path, spec: ImageSpec | None = None) -> NDArray[np.uint8]:
+    """The image file at `path`, as `decode` gives it; the error names the path."""
+    path = Path(path)
+    try:
+        if not path.is_file():
+            raise ImageError("not a file" if path.exists() else "no such file")
+        if path.stat().st_size > MAX_BYTES:
+            raise ImageError(f"too large: {path.stat().st_size} bytes")
+        return decode(path.read_bytes(), spec)
+    except (ImageError, OSError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else str(cause)
+        raise ImageError(f"could not read the image {path}: {reason}") from cause
+
+
+def _decode(content: bytes, spec: ImageSpec | None) -> NDArray[np.uint8]:
+    with _open(content) as image:
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise ImageError(f"too large: {width}x{height} pixels")
+        if width * height == 0:
+            raise ImageError(f"no pixels: {width}x{height}")
+        if spec is not None:
+            image.draft(None, draft_size(width, height, spec))
+        image.load()
+        if image.width * image.height > MAX_PIXELS:
+            raise ImageError(f"too large: {image.width}x{image.height} pixels")
+        turn = _TURNS.get(_orientation(image))
+        flat = flatten(image, None if spec is None else spec.channels)
+    if turn is not None:
+        flat = flat.transpose(turn)
+    return to_array(flat if spec is None else fit_image(flat, spec))
+
+
+def _open(content: bytes) -> ImageFile.ImageFile:
+    """The header only. Image.open would refuse large images itself, without telling their size."""
+    for name in _FORMATS:
+        if name.upper() not in Image.OPEN:
+            continue
+        factory, accepts = Image.OPEN[name.upper()]
+        if accepts is not None and accepts(content[:16]) is True:
+            try:
+                return factory(io.BytesIO(content), "")
+            except (SyntaxError, IndexError, TypeError, struct.error) as cause:
+                raise ImageError("damaged or truncated header") from cause
+    raise ImageError("not an image")
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        found = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:
+        return 1  # A damaged EXIF block says nothing about which way is up.
+    return found if isinstance(found, int) else 1
+
+
+def _reason(cause: Exception) -> str:
+    text = " ".join(str(cause).split())
+    if isinstance(cause, Image.DecompressionBombError):
+        return f"too large: more than {MAX_PIXELS} pixels"
+    if isinstance(cause, MemoryError):
+        return "too large for the memory"
+    if isinstance(cause, EOFError) or "truncated" in text.lower():
+        return "truncated"
+    return f"damaged: {text[:100]}" if text else "damaged"
+
+
+class _Quiet:
+    """How many decodes are running, and what to put back after the last one."""
+
+    lock = threading.Lock()
+    running = 0
+    warnings: warnings.catch_warnings[None] | None = None
+    fill_truncated = False
+
+
+@contextmanager
+def _strict_and_quiet() -> Iterator[None]:
+    """Pillow neither warns nor fills in missing data while any thread is inside.
+
+    Both are process-wide settings, so they are changed by the first thread in and put back by the last out.
+    """
+    with _Quiet.lock:
+        if _Quiet.running == 0:
+            _Quiet.warnings = warnings.catch_warnings()
+            _Quiet.warnings.__enter__()
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+            _Quiet.fill_truncated = ImageFile.LOAD_TRUNCATED_IMAGES
+            ImageFile.LOAD_TRUNCATED_IMAGES = False
+        _Quiet.running += 1
+    try:
+        yield
+    finally:
+        with _Quiet.lock:
+            _Quiet.running -= 1
+            if _Quiet.running == 0 and _Quiet.warnings is not None:
+                ImageFile.LOAD_TRUNCATED_IMAGES = _Quiet.fill_truncated
+                _Quiet.warnings.__exit__(None, None, None)

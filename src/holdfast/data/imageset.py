@@ -1,0 +1,125 @@
+"""Decoded images with ids and labels; parts of a set share its pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from holdfast.data.splits import Split
+from holdfast.errors import DataError
+from holdfast.spec import ImageSpec
+
+Indices = Sequence[int] | NDArray[Any] | torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images of one shape. Image `i` is `pixels[rows[i]]`, so that a part never copies the whole.
+
+    `labels` index into `classes`, and are `None` where nothing says what an image shows. `pixels` may be
+    mapped from a file.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    labels: NDArray[np.int64] | None
+    classes: tuple[str, ...]
+    spec: ImageSpec
+    pixels: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != np.uint8 or self.pixels.shape[1:] != self.spec.shape:
+            found = f"{self.pixels.dtype} {self.pixels.shape}"
+            raise DataError(f"{self.name}: pixels are uint8 of {self.spec} each, not {found}")
+        if len(self.ids) != len(self.rows) or (
+            self.labels is not None and len(self.labels) != len(self.rows)
+        ):
+            raise DataError(f"{self.name}: ids, labels and rows differ in number")
+        if self.labels is not None and len(self.labels):
+            least, greatest = int(self.labels.min()), int(self.labels.max())
+            if least < 0 or greatest >= len(self.classes):
+                found = f"{least} to {greatest}"
+                raise DataError(
+                    f"{self.name}: labels run from {found}, but there are {len(self.classes)} classes"
+                )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: Indices) -> torch.Tensor:
+        """The images at `indices` (integers, or a mask over all) as a new uint8 N×C×H×W tensor."""
+        return torch.from_numpy(np.take(self.pixels, self.rows[self._positions(indices)], axis=0))
+
+    def image(self, index: int) -> NDArray[np.uint8]:
+        """The image at `index` as C×H×W: a view, not to be written to."""
+        view: NDArray[np.uint8] = self.pixels[self.rows[index]]
+        view.flags.writeable = False
+        return view
+
+    def take(self, indices: Indices) -> ImageSet:
+        """The images at `indices` as a set of their own, in that order; the pixels are shared."""
+        chosen = self._positions(indices)
+        return replace(
+            self,
+            ids=tuple(self.ids[index] for index in chosen.tolist()),
+            labels=None if self.labels is None else self.labels[chosen],
+            rows=self.rows[chosen],
+        )
+
+    def require_labels(self, what_for: str) -> NDArray[np.int64]:
+        """The labels, or one line that says `what_for` they are needed."""
+        if self.labels is None:
+            raise DataError(
+                f"{what_for} needs labels, and {self.name} has none; put the images into one folder per class"
+            )
+        return self.labels
+
+    def _positions(self, indices: Indices) -> NDArray[np.int64]:
+        found = indices.numpy(force=True) if isinstance(indices, torch.Tensor) else np.asarray(indices)
+        if found.size == 0:
+            return np.zeros(0, dtype=np.int64)
+        if found.dtype == np.bool_ and found.shape == (len(self),):
+            return np.flatnonzero(found)
+        if found.ndim != 1 or found.dtype.kind not in "iu":
+            raise TypeError(f"indices are a row of integers, not {found.dtype} of shape {found.shape}")
+        return found.astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An image that was left out, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set ready for use: what trains, what tests, and what could not be read."""
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    split: Split
+    skipped: tuple[Skipped, ...]
+    read: int
+
+    @property
+    def reading(self) -> str:
+        """One line: how many images were read, how many were not, and the first of those by name."""
+        return reading_line(self.read, self.skipped)
+
+
+def reading_line(read: int, skipped: Sequence[Skipped], shown: int = 3) -> str:
+    """One line: how many images were read, how many were skipped, and why for the first few."""
+    line = f"read {read:,} images, skipped {len(skipped):,}"
+    if not skipped:
+        return line
+    named = ", ".join(f"{entry.id} ({entry.reason})" for entry in skipped[:shown])
+    return f"{line}: {named}{', ...' if len(skipped) > shown else ''}"

@@ -1,0 +1,64 @@
+"""The whole path in single calls: what the command line does, for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.data import read_image
+from holdfast.gallery import Gallery, Hits
+from holdfast.gallery.indexing import Indexed, embedder_info, index_images
+from holdfast.models import Embedder
+from holdfast.training import Run, merge, parse
+from holdfast.training import train as run_training
+
+Image = str | Path | NDArray[np.uint8] | NDArray[np.float32]
+"""A picture's path, or its pixels as C×H×W (uint8, or floats in [0, 1])."""
+
+
+def train(data: str, out: str | Path, settings: Mapping[str, Any] | None = None, **sections: Any) -> Run:
+    """Train an embedder on a data set or a folder of images into the folder `out`.
+
+    `settings` and `sections` are the tables of a config:
+    `train("photos/", "runs/mine", model={"name": "small"}, train={"epochs": 5})`.
+    """
+    table = merge({"data": {"name": str(data)}}, merge(settings or {}, sections))
+    return run_training(parse(table), Path(out))
+
+
+def index(embedder: Embedder, images: str | Path, out: str | Path, *, prune: bool = False) -> Gallery:
+    """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date."""
+    gallery, _ = open_and_index(embedder, Path(images), Path(out), prune=prune)
+    return gallery
+
+
+def open_and_index(
+    embedder: Embedder, images: Path, out: Path, *, location: Path | None = None, prune: bool = False
+) -> tuple[Gallery, Indexed]:
+    """Like `index`, and what it did; a new gallery that gets nothing to hold is not left behind."""
+    info = embedder_info(embedder, location)
+    existed = out.exists()
+    gallery = (
+        Gallery.open(out, embedder=info) if existed else Gallery.create(out, dim=embedder.dim, embedder=info)
+    )
+    try:
+        return gallery, index_images(embedder, images, gallery, prune=prune)
+    except BaseException:
+        empty = len(gallery) == 0
+        gallery.close()
+        if empty and not existed:
+            out.unlink(missing_ok=True)
+        raise
+
+
+def search(gallery: Gallery, embedder: Embedder, image: Image, k: int = 10) -> Hits:
+    """The k candidates nearest to a picture."""
+    if isinstance(image, (str, Path)):
+        name, pixels = str(image), read_image(Path(image), embedder.spec)
+    else:
+        name, pixels = "query", np.asarray(image)
+    return gallery.search(embedder.embed(pixels[None]).numpy(), k, names=[name])[0]

@@ -1,0 +1,110 @@
+"""What each command prints and leaves behind when all is well."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from PIL import Image
+
+from conftest import holdfast
+from holdfast import __version__
+
+
+def test_train_leaves_a_checkpoint_a_config_and_a_log(shop):
+    names = {path.name for path in shop.run.iterdir()}
+    assert {"config.toml", "log.jsonl", "state.safetensors", "model.safetensors", "card.json"} <= names
+    card = json.loads((shop.run / "card.json").read_text())
+    assert card["data"] == "fashion-mnist-mini"
+    assert 0 < card["metrics"]["hit_rate_1"] <= 1
+
+
+def test_search_prints_a_table_and_the_query_is_nearest_to_itself(shop):
+    query = sorted(shop.pictures.rglob("*.png"))[7]
+    done = holdfast("search", shop.gallery, query, "-k", 3)
+    assert done.code == 0, done.err
+    first = done.out.splitlines()[2].split()
+    assert first[0] == "1"
+    assert str(query.relative_to(shop.pictures)).split("/")[-1] in done.out.splitlines()[2]
+    assert "0.0000" in done.out.splitlines()[2]
+
+
+def test_json_is_one_document_on_stdout(shop):
+    query = next(shop.pictures.rglob("*.png"))
+    found = json.loads(holdfast("search", shop.gallery, query, "--json").out)
+    assert [hit["rank"] for hit in found[0]["hits"]] == list(range(1, 11))
+    listed = json.loads(holdfast("data", "list", "--json").out)
+    assert "fashion-mnist-mini" in {entry["name"] for entry in listed}
+    assert json.loads(holdfast("data", "info", "fashion-mnist-mini", "--json").out)["classes"] == 10
+    assert json.loads(holdfast("gallery", "info", shop.gallery, "--json").out)["images"] == 60
+
+
+def test_search_page_shows_the_pictures(shop, tmp_path):
+    query = next(shop.pictures.rglob("*.png"))
+    done = holdfast("search", shop.gallery, query, "-k", 4, "--html", tmp_path / "hits.html")
+    assert done.code == 0, done.err
+    assert (tmp_path / "hits.html").read_text().count("data:image/") == 5
+
+
+def test_index_again_adds_updates_and_prunes(shop, tmp_path):
+    pictures = tmp_path / "pictures"
+    shutil.copytree(shop.pictures, pictures)
+    gallery = tmp_path / "g.gallery"
+    first = json.loads(holdfast("index", shop.run, pictures, "--out", gallery, "--json").out)
+    assert (first["added"], first["unchanged"]) == (60, 0)
+    files = sorted(pictures.rglob("*.png"))
+    files[0].unlink()
+    Image.new("L", (28, 28), 90).save(files[1])
+    Image.new("RGB", (50, 20), "red").save(pictures / "loose.jpg")
+    (pictures / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no")
+    again = json.loads(holdfast("index", shop.run, pictures, "--out", gallery, "--prune", "--json").out)
+    assert [again[key] for key in ("added", "updated", "unchanged", "removed", "count")] == [1, 1, 58, 1, 60]
+    assert [entry["id"] for entry in again["skipped"]] == ["broken.jpg"]
+    assert "sound" in holdfast("gallery", "verify", gallery).out
+
+
+def test_gallery_remove_and_compact(shop, tmp_path):
+    gallery = tmp_path / "g.gallery"
+    shutil.copy(shop.gallery, gallery)
+    some = json.loads(holdfast("search", gallery, next(shop.pictures.rglob("*.png")), "--json").out)[0][
+        "hits"
+    ][0]["id"]
+    assert "removed 1" in holdfast("gallery", "remove", gallery, some).out
+    assert holdfast("gallery", "compact", gallery).code == 0
+    assert json.loads(holdfast("gallery", "info", gallery, "--json").out)["images"] == 59
+    again = holdfast("gallery", "remove", gallery, some)
+    assert again.code == 2
+    assert "nothing was removed" in again.err
+
+
+def test_evaluate_and_report(shop):
+    done = holdfast("evaluate", shop.run, "--queries", 200, "--candidates", 300, "--k", "1,10", "--json")
+    assert done.code == 0, done.err
+    summary = json.loads(done.out)
+    assert summary["queries"] == 200
+    assert set(summary["hit_rate"]) == {"1", "10"}
+    assert summary["hit_rate"]["1"] > 0.4
+    again = holdfast("evaluate", shop.run, "--queries", 200, "--candidates", 300, "--k", "1,10")
+    assert f"{summary['hit_rate']['10']:.3f}" in again.out
+    report = holdfast("report", shop.run, "--json")
+    assert json.loads(report.out)["report"].endswith("report.html")
+    assert "Retrieval on fashion-mnist-mini" in (shop.run / "report.html").read_text()
+
+
+def test_a_model_moved_is_named_with_an_option(shop, tmp_path):
+    run = tmp_path / "moved"
+    shutil.copytree(shop.run, run)
+    gallery = tmp_path / "g.gallery"
+    assert holdfast("index", run, shop.pictures, "--out", gallery).code == 0
+    shutil.rmtree(run)
+    query = next(shop.pictures.rglob("*.png"))
+    lost = holdfast("search", gallery, query)
+    assert lost.code == 2
+    assert "--model" in lost.err
+    assert holdfast("search", gallery, query, "--model", shop.run).code == 0
+
+
+def test_version_and_help_need_no_torch():
+    done = holdfast("--version")
+    assert done.out.strip() == f"holdfast {__version__}"
+    assert "evaluate" in holdfast("--help").out
