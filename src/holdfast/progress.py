@@ -25,15 +25,16 @@ def bar(doing: str, total: int, done: int = 0) -> Iterator[Advance]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=28),
+        BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
+    with Progress(*columns, console=Console(stderr=True), expand=True) as progress:
         task = progress.add_task(doing, total=total, completed=done, note="")
 
         def advance(steps: int = 1, note: str = "") -> None:

@@ -13,7 +13,7 @@ def main() -> None:
     from holdfast.errors import HoldfastError
 
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="holdfast", standalone_mode=False)
     except HoldfastError as error:
         _fail(str(error))
     except TyperException as error:

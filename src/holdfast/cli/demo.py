@@ -39,9 +39,11 @@ def demo(
     from holdfast.workflow import open_and_index, search
 
     started = time.monotonic()
-    if fresh:
-        shutil.rmtree(out, ignore_errors=True)
     run, pictures, queries, shop = out / "run", out / "pictures", out / "queries", out / "shop.gallery"
+    if fresh:
+        for folder in (run, pictures, queries):
+            shutil.rmtree(folder, ignore_errors=True)
+        shop.unlink(missing_ok=True)
 
     note(f"1/5 train: the network 'small' on {DATA}, triplet loss, {epochs:g} epochs")
     if not (run / models.CARD).exists():

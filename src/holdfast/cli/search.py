@@ -46,10 +46,11 @@ def search(
         print_json([{"query": r.query, "hits": [asdict(hit) for hit in r.hits]} for r in results])
         return
     for result in results:
-        rows = [
-            [str(hit.rank), hit.id, hit.label or "", f"{hit.distance:.4f}", "tied" if hit.tied else ""]
-            for hit in result.hits
-        ]
-        print_table(["#", "id", "label", "distance", ""], rows, title=result.query)
+        rows = [[str(hit.rank), hit.id, hit.label or "", f"{hit.distance:.4f}"] for hit in result.hits]
+        columns = ["#", "id", "label", "distance"]
+        if any(hit.tied for hit in result.hits):
+            columns.append("")
+            rows = [[*row, "tied" if hit.tied else ""] for row, hit in zip(rows, result.hits, strict=True)]
+        print_table(columns, rows, title=result.query)
     if html is not None:
         print(f"page: {html}")

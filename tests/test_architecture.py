@@ -1,0 +1,59 @@
+"""Imports point one way, and starting the command needs no heavy library."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+
+PACKAGE = Path(holdfast.__file__).parent
+SHARED = {"errors", "spec", "files", "progress"}
+ALLOWED = {
+    "data": set(),
+    "models": set(),
+    "metrics": set(),
+    "training": {"data", "models", "metrics"},
+    "gallery": {"data", "models", "metrics", "training"},
+    "evaluate": {"data", "models", "metrics", "training", "gallery"},
+    "report": {"data", "models", "metrics", "training", "gallery", "evaluate"},
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms of Holdfast that a file imports from."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "holdfast":
+            rooms |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("holdfast."):
+            rooms.add(node.module.split(".")[1])
+    return rooms
+
+
+def test_imports_point_one_way():
+    for room, allowed in ALLOWED.items():
+        for path in (PACKAGE / room).rglob("*.py"):
+            outside = imported(path) - allowed - SHARED - {room, "__version__"}
+            assert not outside, f"{path.relative_to(PACKAGE)} imports {outside}"
+    for path in PACKAGE.glob("*.py"):
+        assert "cli" not in imported(path), path.name
+
+
+def test_public_names_are_there():
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name) is not None
+
+
+def test_help_needs_no_heavy_library():
+    program = (
+        "import sys; sys.argv = ['holdfast', '--help']\n"
+        "from holdfast.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'faiss', 'numpy', 'PIL') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,97 @@
+"""The README's commands and Python run as they stand; the pages say what the code says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.data import DATASETS
+from holdfast.models import MODELS
+from holdfast.training import DEFENCES
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", README, flags=re.S | re.M)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with `holdfast` on the path, in which the README's commands were run in order."""
+    folder = tmp_path_factory.mktemp("readme")
+    tools = folder / ".bin"
+    tools.mkdir()
+    script = tools / "holdfast"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from holdfast.cli import main; main()" "$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{folder / '.bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        ["sh", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_readme_commands_and_python_run(workplace):
+    lines = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+    commands = [line for line in lines if not line.startswith("make ")]
+    assert len(commands) >= 7
+    printed = ""
+    for line in commands:
+        done = shell(line, workplace)
+        assert done.returncode == 0, (line, done.stderr)
+        printed += done.stdout
+    for shown in ("#  id ", "hit rate  ", "true recall ", "mAP@R", "rows: runs/first/evaluations/"):
+        assert shown in README
+        assert shown in printed
+    (program,) = blocks("python")
+    assert len([line for line in program.splitlines() if line.strip()]) <= 8
+    (workplace / "program.py").write_text(program)
+    done = shell(f'"{sys.executable}" program.py', workplace)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["1", "2", "3", "4", "5"]
+    assert (workplace / "runs/first/report.html").stat().st_size > 100_000
+
+
+def test_make_targets_that_the_readme_names_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"make (\w+)", README)):
+        assert re.search(rf"^{target}:", makefile, flags=re.M), target
+
+
+def test_cli_page_is_what_help_says():
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from make_cli_docs import page
+    finally:
+        sys.path.pop(0)
+    assert (ROOT / "docs/cli.md").read_text() == page(), "run scripts/make_cli_docs.py"
+
+
+def test_pages_name_everything_that_is_registered():
+    for name in MODELS:
+        assert f"`{name}`" in (ROOT / "docs/models.md").read_text()
+    for name in DEFENCES:
+        assert f"`{name}`" in (ROOT / "docs/training.md").read_text()
+    assert "fashion-mnist-mini" in DATASETS
+
+
+def test_links_lead_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), (page.name, target)
