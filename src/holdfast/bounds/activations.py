@@ -1,0 +1,60 @@
+"""Boxes and slopes through activations and max pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.bounds.box import Box
+from holdfast.bounds.operations import Operation
+
+_ROUNDING = 2.0**-20
+"""Covers the last places of a library's sigmoid, tanh, … in float32."""
+
+
+@dataclass(frozen=True)
+class Monotone(Operation):
+    """A non-decreasing function, coordinate by coordinate or as a maximum over windows.
+
+    Its box is exact. Seen from behind it is bounded by the constants of its box: sound, and loose.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    exact: bool
+    """Whether float32 computes it without error."""
+
+    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        (box,) = boxes
+        lower, upper = self.function(box.lower), self.function(box.upper)
+        centre, radius = (lower + upper) / 2, (upper - lower) / 2
+        if rounding and not self.exact:
+            radius = radius + _ROUNDING * (centre.abs() + radius + _ROUNDING)
+        return Box(centre, radius)
+
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        box = self.interval(boxes, rounding=True)
+        reached = (slope * box.centre - slope.abs() * box.radius).flatten(2).sum(2)
+        zero = slope.new_zeros(*slope.shape[:2], *boxes[0].centre.shape[1:])
+        return [zero], reached
+
+
+class Relu(Operation):
+    """max(x, 0)."""
+
+    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        (box,) = boxes
+        lower, upper = torch.relu(box.centre - box.radius), torch.relu(box.centre + box.radius)
+        return Box((upper + lower).mul_(0.5), (upper - lower).mul_(0.5))
+
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        """Above, the chord u(x − l)/(u − l); below, x or 0, whichever leaves the smaller area."""
+        lower, upper = boxes[0].lower, boxes[0].upper
+        crossing = (lower < 0) & (upper > 0)
+        chord = torch.where(crossing, upper / (upper - lower).clamp(min=1e-30), (lower >= 0).to(upper.dtype))
+        below = torch.where(crossing, (upper >= -lower).to(upper.dtype), chord)
+        negative = slope.clamp(max=0)
+        constant = -(negative * torch.where(crossing, chord * lower, 0.0)).flatten(2).sum(2)
+        return [slope.clamp(min=0) * below + negative * chord], constant

@@ -1,0 +1,63 @@
+"""Boxes: a centre and a radius for every coordinate, and the box of images an attacker can reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import ConfigError, DataError
+
+PIXEL_ROUNDING = 2.0**-22
+"""Covers the rounding of x ± eps for pixels in [0, 1] and of the centre and radius made of them."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """All points within `radius` of `centre`, coordinate by coordinate; the first axis is the image."""
+
+    centre: Tensor
+    radius: Tensor
+
+    @property
+    def lower(self) -> Tensor:
+        return self.centre - self.radius
+
+    @property
+    def upper(self) -> Tensor:
+        return self.centre + self.radius
+
+    def __len__(self) -> int:
+        return len(self.centre)
+
+    def to(self, dtype: torch.dtype) -> Box:
+        return Box(self.centre.to(dtype), self.radius.to(dtype))
+
+    def take(self, indices: Tensor | slice) -> Box:
+        """The boxes of some images."""
+        return Box(self.centre[indices], self.radius[indices])
+
+
+def image_box(images: Tensor, eps: float | Tensor, *, clip: bool = True, rounding: bool = False) -> Box:
+    """Every image within `eps` (ℓ∞) of the given ones, inside [0, 1] if `clip`.
+
+    `eps` is one number, or one for each image. Kakizaki et al. (Eq. 15, 16) do not clip; an image
+    outside [0, 1] does not exist, so clipping is sound, and on images with many pixels at 0 or 1 it
+    is much tighter. With `rounding` the box also covers the rounding of its own arithmetic.
+    """
+    reach = torch.as_tensor(eps, dtype=images.dtype)
+    if not bool(((reach >= 0) & (reach <= 1)).all()):
+        raise ConfigError(f"eps lies between 0 and 1 (the image domain), not {eps}")
+    if not bool(((images >= 0) & (images <= 1)).all()):
+        raise DataError(
+            f"images lie in [0, 1]; found values from {images.min().item():.3g} to {images.max().item():.3g}"
+        )
+    if reach.ndim:
+        reach = reach.view(-1, *[1] * (images.ndim - 1))
+    if not clip:
+        radius = reach.expand_as(images)
+        return Box(images, radius + PIXEL_ROUNDING if rounding else radius.clone())
+    lower, upper = (images - reach).clamp_(min=0), (images + reach).clamp_(max=1)
+    radius = (upper - lower) / 2
+    return Box((lower + upper) / 2, radius + PIXEL_ROUNDING if rounding else radius)

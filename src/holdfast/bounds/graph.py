@@ -1,0 +1,257 @@
+"""A network as a list of operations, read off any module that torch.fx can trace."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from holdfast.bounds.activations import Monotone, Relu
+from holdfast.bounds.operations import (
+    BatchNorm,
+    Convolution,
+    Linear,
+    Operation,
+    Pooling,
+    Reshape,
+    Scale,
+    Sum,
+)
+from holdfast.errors import ModelError
+from holdfast.models import Embedder
+
+INPUT = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation; `inputs` number earlier results, where 0 is the image and i is step i − 1."""
+
+    operation: Operation
+    inputs: tuple[int, ...]
+    name: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The steps in order; the last one is the output."""
+
+    steps: tuple[Step, ...]
+
+    def without_last(self) -> tuple[Graph, Linear] | None:
+        """The graph up to its last layer, and that layer, if it is linear."""
+        if not self.steps or not isinstance(self.steps[-1].operation, Linear):
+            return None
+        last = self.steps[-1]
+        if last.inputs[0] != len(self.steps) - 1:
+            return None
+        return Graph(self.steps[:-1]), last.operation  # type: ignore[return-value]
+
+
+def trace(module: nn.Module) -> Graph:
+    """The operations of a module in eval mode; for an embedder, up to its unnormalised features.
+
+    Linear, Conv2d, batch norm, ReLU and other non-decreasing activations, max and average pooling,
+    flatten and sums of branches are known; anything else is an error that names it.
+    """
+    if isinstance(module, Embedder):
+        module = nn.Sequential(module.normalise, module.network, module.flatten).train(module.training)
+    if any(m.training and isinstance(m, _MODE_MATTERS) for m in module.modules()):
+        raise ModelError(
+            "bounds are of an embedder in eval mode, and this one is in train mode; call .eval()"
+        )
+    try:
+        traced = _Tracer().trace(module)
+    except Exception as cause:
+        raise ModelError(
+            f"the network cannot be traced by torch.fx, so it cannot be bounded: {cause}"
+        ) from cause
+    return _Reader(module).read(traced)
+
+
+_MODE_MATTERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d)
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
+        return super().is_leaf_module(m, qualified_name) and not isinstance(m, nn.Sequential)
+
+
+class _Reader:
+    """Walks a traced graph and collects its steps."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._root = root
+        self._where: dict[fx.Node, int] = {}
+        self._constants: dict[fx.Node, Tensor] = {}
+        self._steps: list[Step] = []
+
+    def read(self, graph: fx.Graph) -> Graph:
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._where[node] = INPUT
+            elif node.op == "get_attr":
+                self._constants[node] = _attribute(self._root, str(node.target))
+            elif node.op == "output":
+                self._check_output(node)
+            else:
+                self._read_node(node)
+        return Graph(tuple(self._steps))
+
+    def _check_output(self, node: fx.Node) -> None:
+        (result,) = node.args
+        if not isinstance(result, fx.Node) or self._where.get(result) != len(self._steps):
+            raise ModelError(
+                "the network must return one tensor, the result of its last layer, to be bounded"
+            )
+
+    def _read_node(self, node: fx.Node) -> None:
+        inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
+        known = tuple(self._where[arg] for arg in inputs if arg in self._where)
+        operation = self._operation(node, len(known))
+        if operation is None:
+            self._where[node] = known[0]
+            return
+        self._steps.append(Step(operation, known, node.name))
+        self._where[node] = len(self._steps)
+
+    def _operation(self, node: fx.Node, inputs: int) -> Operation | None:
+        """What a node does; None where it does nothing."""
+        if node.op == "call_module":
+            layer = self._root.get_submodule(str(node.target))
+            for kinds, make in _LAYERS.items():
+                if isinstance(layer, kinds):
+                    return make(layer)
+            raise _unsupported(type(layer).__name__, str(node.target))
+        target = node.target
+        if target in _SUMS and inputs == 2:
+            return Sum()
+        if target in _ARITHMETIC and inputs == 1:
+            return self._constant_arithmetic(node)
+        rest = {k: v for k, v in node.kwargs.items() if k != "inplace"}
+        for names, make_function in _FUNCTIONS.items():
+            if target in names:
+                return make_function(node.args[1:], rest)
+        raise _unsupported(getattr(target, "__name__", str(target)), node.name)
+
+    def _constant_arithmetic(self, node: fx.Node) -> Operation:
+        left, right = node.args[:2]
+        flipped = not (isinstance(left, fx.Node) and left in self._where)
+        other = left if flipped else right
+        value = (
+            self._constants[other] if isinstance(other, fx.Node) else torch.tensor(other, dtype=torch.float32)
+        )
+        value = value.squeeze(0) if value.ndim == 4 else value
+        one = torch.ones_like(value)
+        kind = _ARITHMETIC[node.target]
+        if kind == "add":
+            return Scale(one, value)
+        if kind == "sub":
+            return Scale(-one, value) if flipped else Scale(one, -value)
+        if kind == "mul":
+            return Scale(value, None)
+        if flipped:
+            raise _unsupported("a constant divided by a tensor", node.name)
+        return Scale(1 / value, None)
+
+
+def _attribute(root: nn.Module, name: str) -> Tensor:
+    value: Any = root
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value.detach() if isinstance(value, Tensor) else torch.tensor(value)
+
+
+def _unsupported(what: str, where: str) -> ModelError:
+    return ModelError(f"bounds do not know the operation {what} (at '{where}'); use another layer there")
+
+
+def _keep(layer: Any) -> None:
+    return None
+
+
+def _average(layer: nn.AvgPool2d) -> Operation:
+    size = (
+        layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size, layer.kernel_size)
+    )
+    return Pooling(layer, size[0] * size[1])
+
+
+def _global_average(layer: nn.AdaptiveAvgPool2d) -> Operation:
+    return Pooling(layer, 4096)
+
+
+def _leaky(layer: nn.LeakyReLU) -> Operation:
+    if layer.negative_slope < 0:
+        raise _unsupported("LeakyReLU with a negative slope below zero", "leaky")
+    return Monotone(layer, exact=False)
+
+
+_EXACT = (nn.ReLU6, nn.Hardtanh, nn.MaxPool2d)
+_SMOOTH = (
+    nn.Sigmoid,
+    nn.Tanh,
+    nn.ELU,
+    nn.SELU,
+    nn.CELU,
+    nn.Softplus,
+    nn.Softsign,
+    nn.Hardsigmoid,
+    nn.LogSigmoid,
+)
+_LAYERS: dict[tuple[type[nn.Module], ...], Callable[[Any], Operation | None]] = {
+    (nn.Linear,): Linear,
+    (nn.Conv2d,): Convolution,
+    (nn.BatchNorm1d, nn.BatchNorm2d): BatchNorm,
+    (nn.ReLU,): lambda layer: Relu(),
+    _EXACT: lambda layer: Monotone(layer, exact=True),
+    (nn.LeakyReLU,): _leaky,
+    _SMOOTH: lambda layer: Monotone(layer, exact=False),
+    (nn.AvgPool2d,): _average,
+    (nn.AdaptiveAvgPool2d,): _global_average,
+    (nn.ZeroPad2d,): lambda layer: Pooling(layer, 1),
+    (nn.Flatten,): Reshape,
+    (nn.Identity, nn.Dropout, nn.Dropout2d): _keep,
+}
+_SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+_ARITHMETIC: dict[Any, str] = {
+    operator.add: "add",
+    torch.add: "add",
+    operator.sub: "sub",
+    torch.sub: "sub",
+    operator.mul: "mul",
+    torch.mul: "mul",
+    operator.truediv: "div",
+    torch.div: "div",
+}
+
+
+def _flatten(args: Any, kwargs: Any) -> Operation:
+    return Reshape(partial(_call, torch.flatten, args, kwargs))
+
+
+def _call(function: Callable[..., Tensor], args: Any, kwargs: Any, x: Tensor) -> Tensor:
+    return function(x, *args, **kwargs)
+
+
+def _monotone(function: Callable[..., Tensor], exact: bool) -> Callable[[Any, Any], Operation]:
+    return lambda args, kwargs: Monotone(partial(_call, function, args, kwargs), exact)
+
+
+_FUNCTIONS: dict[frozenset[Any], Callable[[Any, Any], Operation]] = {
+    frozenset({F.relu, torch.relu, "relu", "relu_"}): lambda args, kwargs: Relu(),
+    frozenset({torch.flatten, "flatten"}): _flatten,
+    frozenset({F.max_pool2d, torch.max_pool2d}): _monotone(F.max_pool2d, True),
+    frozenset({torch.tanh, F.tanh, "tanh"}): _monotone(torch.tanh, False),
+    frozenset({torch.sigmoid, F.sigmoid, "sigmoid"}): _monotone(torch.sigmoid, False),
+    frozenset({F.avg_pool2d}): lambda args, kwargs: Pooling(partial(_call, F.avg_pool2d, args, kwargs), 4096),
+    frozenset({F.adaptive_avg_pool2d}): lambda args, kwargs: Pooling(
+        partial(_call, F.adaptive_avg_pool2d, args, kwargs), 4096
+    ),
+}

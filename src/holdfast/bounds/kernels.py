@@ -1,0 +1,209 @@
+"""The inner loops of the pair bounds, compiled on first use: no B×N×d temporary exists anywhere.
+
+Sums are reordered for speed (`reassoc`, `contract`), but NaN and infinity keep their meaning, so a
+broken bound stays visible. Each loop works on a range of rows, so that threads share the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numpy.typing import NDArray
+
+Floats = NDArray[Any]
+Kernel = Callable[..., Any]
+
+
+def _compile(function: Kernel) -> Kernel:
+    fast = {"reassoc", "contract", "nsz", "arcp"}
+    compiled: Kernel = numba.njit(cache=True, nogil=True, fastmath=fast)(function)
+    return compiled
+
+
+@_compile
+def squared_bounds(
+    centre: Floats, radius: Floats, vectors: Floats, upper: Floats, lower: Floats, first: int, last: int
+) -> None:
+    """Squares of the upper and lower distances (Eq. 17, 18) of the boxes `first`… to every vector."""
+    zero = centre.dtype.type(0)
+    for i in range(first, last):
+        for j in range(vectors.shape[0]):
+            high = zero
+            low = zero
+            for k in range(vectors.shape[1]):
+                gap = abs(centre[i, k] - vectors[j, k])
+                far = gap + radius[i, k]
+                near = max(gap - radius[i, k], zero)
+                high += far * far
+                low += near * near
+            upper[i, j] = high
+            lower[i, j] = low
+
+
+@_compile
+def box_gradients(
+    centre: Floats,
+    radius: Floats,
+    vectors: Floats,
+    high: Floats,
+    low: Floats,
+    at_centre: Floats,
+    at_radius: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """Gradients at the boxes; `high`, `low` are the gradients at the distances over the distances."""
+    zero = centre.dtype.type(0)
+    for i in range(first, last):
+        for k in range(vectors.shape[1]):
+            at_centre[i, k] = zero
+            at_radius[i, k] = zero
+        for j in range(vectors.shape[0]):
+            up = high[i, j]
+            down = low[i, j]
+            if up == zero and down == zero:
+                continue
+            for k in range(vectors.shape[1]):
+                step = centre[i, k] - vectors[j, k]
+                gap = abs(step)
+                far = up * (gap + radius[i, k])
+                near = down * max(gap - radius[i, k], zero)
+                both = far + near
+                at_centre[i, k] += both if step > zero else (-both if step < zero else zero)
+                at_radius[i, k] += far - near
+
+
+@_compile
+def vector_gradients(
+    centre: Floats,
+    radius: Floats,
+    vectors: Floats,
+    high: Floats,
+    low: Floats,
+    at_vectors: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """Gradients at the vectors `first`…; `high`, `low` as in `box_gradients`."""
+    zero = centre.dtype.type(0)
+    for j in range(first, last):
+        for k in range(vectors.shape[1]):
+            at_vectors[j, k] = zero
+        for i in range(centre.shape[0]):
+            up = high[i, j]
+            down = low[i, j]
+            if up == zero and down == zero:
+                continue
+            for k in range(vectors.shape[1]):
+                step = vectors[j, k] - centre[i, k]
+                gap = abs(step)
+                both = up * (gap + radius[i, k]) + down * max(gap - radius[i, k], zero)
+                at_vectors[j, k] += both if step > zero else (-both if step < zero else zero)
+
+
+@_compile
+def moves_less(radius: Floats, one: Floats, other: Floats, room: float) -> bool:
+    """Whether radius · |one − other| < room; the sum stops as soon as it is too large."""
+    moved = radius.dtype.type(0)
+    k = 0
+    while k < len(radius) and moved < room:
+        stop = min(k + 32, len(radius))
+        part = radius.dtype.type(0)
+        for j in range(k, stop):
+            part += radius[j] * abs(one[j] - other[j])
+        moved += part
+        k = stop
+    return bool(moved < room)
+
+
+@_compile
+def count_sure(
+    radius: Floats,
+    vectors: Floats,
+    level: Floats,
+    upper: Floats,
+    lower: Floats,
+    hits: Floats,
+    slack: Floats,
+    farther: Floats,
+    closer: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """For each hit of the queries `first`…: how many candidates are surely farther, how many surely closer.
+
+    The distance bounds settle what they can; the rest takes the exact minimum of the difference of
+    squared distances over the box, level(c) − level(hit) ∓ 2 r·|c − hit|, whose last term is summed only
+    until it is too large.
+    """
+    zero = radius.dtype.type(0)
+    for i in range(first, last):
+        for h in range(hits.shape[1]):
+            own = hits[i, h]
+            far = 0
+            near = 0
+            for c in range(vectors.shape[0]):
+                if c == own:
+                    continue
+                if upper[i, own] < lower[i, c]:
+                    far += 1
+                    continue
+                if upper[i, c] < lower[i, own]:
+                    near += 1
+                    continue
+                lead = level[i, c] - level[i, own]
+                room = (abs(lead) - slack[i]) / 2
+                if not room > zero:
+                    continue
+                if moves_less(radius[i], vectors[c], vectors[own], room):
+                    if lead > zero:
+                        far += 1
+                    else:
+                        near += 1
+            farther[i, h] = far
+            closer[i, h] = near
+
+
+@_compile
+def count_unbeaten(
+    radius: Floats,
+    vectors: Floats,
+    level: Floats,
+    upper: Floats,
+    lower: Floats,
+    rivals: Floats,
+    champions: Floats,
+    slack: Floats,
+    unbeaten: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """For the queries `first`…: how many rivals are not surely farther than some champion.
+
+    `rivals` is a mask over candidates; `champions` lists candidates, -1 where there is none.
+    """
+    zero = radius.dtype.type(0)
+    for i in range(first, last):
+        count = 0
+        for c in range(vectors.shape[0]):
+            if not rivals[i, c]:
+                continue
+            beaten = False
+            for p in range(champions.shape[1]):
+                own = champions[i, p]
+                if own < 0:
+                    break
+                if upper[i, own] < lower[i, c]:
+                    beaten = True
+                    break
+                room = (level[i, c] - level[i, own] - slack[i]) / 2
+                if not room > zero:
+                    continue
+                if moves_less(radius[i], vectors[c], vectors[own], room):
+                    beaten = True
+                    break
+            if not beaten:
+                count += 1
+        unbeaten[i] = count

@@ -1,0 +1,236 @@
+"""What each layer does to a box, and to a linear function seen from behind it.
+
+`interval` takes boxes to a box that holds every output. With `rounding`, the box also holds what
+float32 inference computes instead of the exact output, whatever the order of its sums: an affine
+layer with n terms a sum errs by at most γₙ(|W||x| + |b|), γₙ = n·u / (1 − n·u), u = 2⁻²⁴ (Higham 2002,
+Eq. 3.5). The allowance is charged to the radius before it is multiplied by |W|, so that bounds with
+rounding cost no third pass; `_EXTRA` pays for the arithmetic of the box itself and of the
+activation that follows.
+
+`backward` takes a linear lower bound A·y + c at a layer's output to one at its inputs (CROWN, Zhang
+et al. 2018); A has the shape (specifications, images, *output).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.grad import conv2d_input
+
+from holdfast.bounds.box import Box
+
+UNIT = 2.0**-24
+_EXTRA = 2.0**-20
+
+
+def allowance(terms: int) -> float:
+    """The share of |x| + r that is added to r before an affine layer with sums of that many terms.
+
+    γ once for inference, once for the centre, once for the radius, and one to spare.
+    """
+    n = terms + 3
+    return 4 * n * UNIT / (1 - n * UNIT) + _EXTRA
+
+
+class Operation(ABC):
+    """One step of a network."""
+
+    @abstractmethod
+    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        """A box that holds every output for inputs in `boxes`."""
+
+    @abstractmethod
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        """Slopes at the inputs, and what is added to the constant."""
+
+
+class _Affine(Operation):
+    """y = Wx + b; subclasses say what W, |W| and Wᵀ do."""
+
+    terms: int
+    bias: Tensor | None
+
+    @abstractmethod
+    def apply(self, x: Tensor, absolute: bool) -> Tensor:
+        """Wx, or |W|x, without the bias."""
+
+    @abstractmethod
+    def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
+        """Wᵀ times each slope (rows × output shape), given the input's shape."""
+
+    @property
+    def shift(self) -> Tensor | None:
+        """The bias, in a shape that broadcasts over outputs."""
+        return self.bias
+
+    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        (box,) = boxes
+        centre = self.apply(box.centre, False)
+        if not rounding:
+            radius = self.apply(box.radius, True)
+            return Box(centre if self.shift is None else centre + self.shift, radius)
+        share = allowance(self.terms)
+        radius = self.apply(torch.add(box.radius * (1 + share), box.centre.abs(), alpha=share), True)
+        if self.shift is None:
+            return Box(centre, radius)
+        return Box(centre + self.shift, radius + share * self.shift.abs())
+
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        (box,) = boxes
+        specs, images = slope.shape[:2]
+        back = self.transpose(slope.flatten(0, 1), box.centre.shape)
+        constant: Tensor | float = 0.0
+        if self.shift is not None:
+            constant = (slope * self.shift.to(slope.dtype)).flatten(2).sum(2)
+        return [back.view(specs, images, *box.centre.shape[1:])], constant
+
+
+class Linear(_Affine):
+    """A fully connected layer."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.weight, self.bias = layer.weight, layer.bias
+        self.terms = layer.in_features
+
+    def apply(self, x: Tensor, absolute: bool) -> Tensor:
+        return F.linear(x, self.weight.abs() if absolute else self.weight)
+
+    def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
+        return slope @ self.weight.to(slope.dtype)
+
+
+class Convolution(_Affine):
+    """A two-dimensional convolution with any stride, padding, dilation and groups."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        self.weight, self.bias = layer.weight, layer.bias
+        self.layer = layer
+        self.terms = int(layer.weight[0].numel())
+
+    @property
+    def shift(self) -> Tensor | None:
+        return None if self.bias is None else self.bias[:, None, None]
+
+    def apply(self, x: Tensor, absolute: bool) -> Tensor:
+        layer, weight = self.layer, self.weight.abs() if absolute else self.weight
+        return F.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+
+    def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
+        layer = self.layer
+        back: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
+            (len(slope), *shape[1:]),
+            self.weight.to(slope.dtype),
+            slope,
+            layer.stride,
+            layer.padding,
+            layer.dilation,
+            layer.groups,
+        )
+        return back
+
+
+class Scale(_Affine):
+    """y = s·x + t, coordinate by coordinate: batch norm in eval mode, pixel normalisation, constants."""
+
+    terms = 5  # (x − mean) · inverse · weight + bias, however it is grouped
+
+    def __init__(self, scale: Tensor, bias: Tensor | None) -> None:
+        self.scale, self.bias = scale, bias
+        self.parts: Tensor | None = None
+
+    def apply(self, x: Tensor, absolute: bool) -> Tensor:
+        scale = self.scale.to(x.dtype)
+        return x * (scale.abs() if absolute else scale)
+
+    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        box = super().interval(boxes, rounding)
+        if rounding and self.parts is not None:
+            return Box(box.centre, box.radius + allowance(self.terms) * self.parts)
+        return box
+
+    def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
+        return slope * self.scale.to(slope.dtype)
+
+
+class BatchNorm(Scale):
+    """Batch norm in eval mode; reads the layer each time, so that it follows training."""
+
+    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+        self.layer = layer
+
+    def _shaped(self, values: Tensor) -> Tensor:
+        return values.view(-1, 1, 1) if isinstance(self.layer, nn.BatchNorm2d) else values
+
+    @property
+    def scale(self) -> Tensor:  # type: ignore[override]
+        assert self.layer.running_var is not None
+        scale = (self.layer.running_var + self.layer.eps).rsqrt()
+        return self._shaped(scale if self.layer.weight is None else scale * self.layer.weight)
+
+    @property
+    def _moved(self) -> Tensor:
+        assert self.layer.running_mean is not None
+        return self._shaped(self.layer.running_mean) * self.scale
+
+    @property
+    def bias(self) -> Tensor:  # type: ignore[override]
+        return -self._moved if self.layer.bias is None else self._shaped(self.layer.bias) - self._moved
+
+    @property
+    def parts(self) -> Tensor:  # type: ignore[override]
+        """The two terms of the shift, which may nearly cancel and then hide their rounding."""
+        own = 0.0 if self.layer.bias is None else self._shaped(self.layer.bias).abs()
+        return self._moved.abs() + own
+
+
+class Pooling(_Affine):
+    """A linear map with weights ≥ 0 given as a function: average pooling, padding with zeros."""
+
+    bias = None
+
+    def __init__(self, function: Callable[[Tensor], Tensor], terms: int) -> None:
+        self.function, self.terms = function, terms
+
+    def apply(self, x: Tensor, absolute: bool) -> Tensor:
+        return self.function(x)
+
+    def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
+        """The gradient of a linear map is its transpose."""
+        with torch.enable_grad():
+            at = torch.zeros((len(slope), *shape[1:]), dtype=slope.dtype, requires_grad=True)
+            (back,) = torch.autograd.grad(self.function(at), at, slope, create_graph=slope.requires_grad)
+        return back
+
+
+@dataclass(frozen=True)
+class Reshape(Operation):
+    """The same numbers in another shape."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        (box,) = boxes
+        return Box(self.function(box.centre), self.function(box.radius))
+
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        return [slope.reshape(*slope.shape[:2], *boxes[0].centre.shape[1:])], 0.0
+
+
+class Sum(Operation):
+    """The sum of two branches."""
+
+    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        one, other = boxes
+        centre, radius = one.centre + other.centre, one.radius + other.radius
+        if rounding:
+            sizes = one.centre.abs() + other.centre.abs() + radius
+            radius = torch.add(radius, sizes, alpha=_EXTRA)
+        return Box(centre, radius)
+
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        return [slope, slope], 0.0

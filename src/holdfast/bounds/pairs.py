@@ -1,0 +1,79 @@
+"""Bounds on distances between boxes and vectors, all pairs at once, differentiable.
+
+Kakizaki, Fukuchi, Sakuma, Eq. 17 and 18. Training and certificates share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.bounds.box import Box
+
+_SMALL = 4096
+"""Rows × columns below which handing work to threads costs more than it gains."""
+
+
+def distance_bounds(box: Box, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Upper and lower bounds of ‖z − v‖ for every z in each box and every vector v, as two B×N matrices.
+
+    Exact over the boxes: upper = ‖|m − v| + r‖ (Eq. 17), lower = ‖relu(|m − v| − r)‖ (Eq. 18). The
+    gradient at a distance of zero is zero.
+    """
+    upper, lower = _Bounds.apply(box.centre, box.radius, vectors)  # type: ignore[no-untyped-call]
+    return upper, lower
+
+
+class _Bounds(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, centre: Tensor, radius: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        from holdfast.bounds.kernels import squared_bounds
+
+        centre, radius, vectors = (t.detach().contiguous() for t in (centre, radius, vectors))
+        upper = torch.empty(len(centre), len(vectors), dtype=centre.dtype)
+        lower = torch.empty_like(upper)
+        arrays = [t.numpy() for t in (centre, radius, vectors, upper, lower)]
+        in_threads(lambda a, b: squared_bounds(*arrays, a, b), len(centre), upper.numel())
+        upper.sqrt_()
+        lower.sqrt_()
+        ctx.save_for_backward(centre, radius, vectors, upper, lower)
+        return upper, lower
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from holdfast.bounds.kernels import box_gradients, vector_gradients
+
+        centre, radius, vectors, upper, lower = ctx.saved_tensors
+        high, low = (
+            torch.where(distance > 0, gradient / distance, 0.0).contiguous()
+            for gradient, distance in zip(gradients, (upper, lower), strict=True)
+        )
+        shared = [t.numpy() for t in (centre, radius, vectors, high, low)]
+        at_centre, at_radius, at_vectors = (torch.empty_like(t) for t in (centre, radius, vectors))
+        boxes = [at_centre.numpy(), at_radius.numpy()]
+        in_threads(lambda a, b: box_gradients(*shared, *boxes, a, b), len(centre), upper.numel())
+        if not ctx.needs_input_grad[2]:
+            return at_centre, at_radius, None
+        points = at_vectors.numpy()
+        in_threads(lambda a, b: vector_gradients(*shared, points, a, b), len(vectors), upper.numel())
+        return at_centre, at_radius, at_vectors
+
+
+def in_threads(work: Callable[[int, int], None], rows: int, size: int) -> None:
+    """`work(first, last)` over all rows, shared among as many threads as torch may use."""
+    threads = torch.get_num_threads()
+    if threads == 1 or size < _SMALL or rows < threads:
+        work(0, rows)
+        return
+    edges = [rows * t // threads for t in range(threads + 1)]
+    list(_pool(threads).map(work, edges[:-1], edges[1:]))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="bounds")
