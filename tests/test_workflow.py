@@ -43,8 +43,26 @@ def test_any_module_indexes_and_searches(pictures, tmp_path):
 
 def test_another_module_is_refused(pictures, tmp_path):
     holdfast.index(holdfast.wrap(network(0), (3, 16, 16)), pictures, tmp_path / "shop.gallery").close()
-    with pytest.raises(GalleryError):
-        holdfast.index(holdfast.wrap(network(1), (3, 16, 16)), pictures, tmp_path / "shop.gallery")
+    other = holdfast.wrap(network(1), (3, 16, 16))
+    with pytest.raises(GalleryError, match="was made by embedder"):
+        holdfast.index(other, pictures, tmp_path / "shop.gallery")
+    with (
+        holdfast.Gallery.open(tmp_path / "shop.gallery") as gallery,
+        pytest.raises(GalleryError, match="was made by embedder"),
+    ):
+        holdfast.search(gallery, other, pictures / "b/3.png")
+
+
+def test_a_fingerprint_follows_the_weights():
+    embedder = holdfast.wrap(network(0), (3, 16, 16))
+    before = embedder.fingerprint()
+    assert embedder.fingerprint() == before
+    with torch.no_grad():
+        embedder.network[0].weight[0, 0, 0, 0] += 1
+    changed = embedder.fingerprint()
+    assert changed != before
+    embedder.network[0].weight = nn.Parameter(torch.zeros_like(embedder.network[0].weight))
+    assert embedder.fingerprint() not in (before, changed)
 
 
 def test_wrong_pixels_are_refused(pictures, tmp_path):

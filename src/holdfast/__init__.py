@@ -16,11 +16,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from holdfast.data import load as load_data
-    from holdfast.evaluate import evaluate
+    from holdfast.errors import HoldfastError
     from holdfast.gallery import Gallery, Hit, Hits
     from holdfast.models import Embedder, load
     from holdfast.models.wrap import wrap
-    from holdfast.report import write_report as report
     from holdfast.spec import ImageSpec
     from holdfast.workflow import index, search, train
 
@@ -29,12 +28,11 @@ _WHERE = {
     "Gallery": ("holdfast.gallery", "Gallery"),
     "Hit": ("holdfast.gallery", "Hit"),
     "Hits": ("holdfast.gallery", "Hits"),
+    "HoldfastError": ("holdfast.errors", "HoldfastError"),
     "ImageSpec": ("holdfast.spec", "ImageSpec"),
-    "evaluate": ("holdfast.evaluate", "evaluate"),
     "index": ("holdfast.workflow", "index"),
     "load": ("holdfast.models", "load"),
     "load_data": ("holdfast.data", "load"),
-    "report": ("holdfast.report", "write_report"),
     "search": ("holdfast.workflow", "search"),
     "train": ("holdfast.workflow", "train"),
     "wrap": ("holdfast.models", "wrap"),
@@ -45,24 +43,28 @@ __all__ = [
     "Gallery",
     "Hit",
     "Hits",
+    "HoldfastError",
     "ImageSpec",
     "__version__",
-    "evaluate",
     "index",
     "load",
     "load_data",
-    "report",
     "search",
     "train",
     "wrap",
 ]
 
 
+_ROOMS = ("bounds", "certify", "data", "evaluate", "gallery", "metrics", "models", "report", "training")
+
+
 def __getattr__(name: str) -> Any:
-    """Names are imported on first use: `holdfast --help` needs neither torch nor FAISS."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
+    """Names and rooms are imported on first use: `holdfast --help` needs neither torch nor FAISS."""
     from importlib import import_module
 
+    if name in _ROOMS:
+        return import_module(f"holdfast.{name}")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
     module, attribute = _WHERE[name]
     return getattr(import_module(module), attribute)

@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import RunError, StorageError
@@ -31,9 +31,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     The content is flushed to the disk before the rename, so a crash at any moment leaves `path`
     either as it was or complete.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         with open(temporary, "rb+") as handle:
             os.fsync(handle.fileno())
@@ -42,7 +42,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except OSError as cause:
         raise storage_error(path, cause) from cause
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -72,12 +73,18 @@ def exclusive(folder: Path, doing: str) -> Iterator[None]:
 
     The operating system lets go of the lock when the process ends, however it ends.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as handle:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115
+    except OSError as cause:
+        raise storage_error(folder, cause) from cause
+    with lock as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as cause:
             raise RunError(
                 f"{folder} is in use by another process ({doing}); wait for it or choose another"
             ) from cause
+        for left_behind in folder.glob(".*.tmp"):  # by a process that was killed while it wrote
+            left_behind.unlink(missing_ok=True)
         yield

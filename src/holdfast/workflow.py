@@ -30,14 +30,22 @@ def train(data: str, out: str | Path, settings: Mapping[str, Any] | None = None,
     return run_training(parse(table), Path(out))
 
 
-def index(embedder: Embedder, images: str | Path, out: str | Path, *, prune: bool = False) -> Gallery:
+def index(
+    embedder: Embedder, images: str | Path, out: str | Path, *, prefix: str = "", prune: bool = False
+) -> Gallery:
     """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date."""
-    gallery, _ = open_and_index(embedder, Path(images), Path(out), prune=prune)
+    gallery, _ = open_and_index(embedder, Path(images), Path(out), prefix=prefix, prune=prune)
     return gallery
 
 
 def open_and_index(
-    embedder: Embedder, images: Path, out: Path, *, location: Path | None = None, prune: bool = False
+    embedder: Embedder,
+    images: Path,
+    out: Path,
+    *,
+    location: Path | None = None,
+    prefix: str = "",
+    prune: bool = False,
 ) -> tuple[Gallery, Indexed]:
     """Like `index`, and what it did; a new gallery that gets nothing to hold is not left behind."""
     info = embedder_info(embedder, location)
@@ -46,7 +54,7 @@ def open_and_index(
         Gallery.open(out, embedder=info) if existed else Gallery.create(out, dim=embedder.dim, embedder=info)
     )
     try:
-        return gallery, index_images(embedder, images, gallery, prune=prune)
+        return gallery, index_images(embedder, images, gallery, prefix=prefix, prune=prune)
     except BaseException:
         empty = len(gallery) == 0
         gallery.close()
@@ -56,7 +64,8 @@ def open_and_index(
 
 
 def search(gallery: Gallery, embedder: Embedder, image: Image, k: int = 10) -> Hits:
-    """The k candidates nearest to a picture."""
+    """The k candidates nearest to a picture; an embedder that did not make the gallery is refused."""
+    gallery.check_embedder(embedder_info(embedder))
     if isinstance(image, (str, Path)):
         name, pixels = str(image), read_image(Path(image), embedder.spec)
     else:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
+from command import holdfast
 from PIL import Image
 
-from conftest import holdfast
 from holdfast import data
 from holdfast.errors import DataError
+from holdfast.training.log import read_log
 
 
 def refused(*words, says, cwd=None, **environment):
@@ -83,6 +86,65 @@ def test_a_run_of_another_config_is_not_continued(shop, tmp_path):
     words = ("train", "--data", "fashion-mnist-mini", "--model", "small", "--steps", 20)
     refused(*words, "--seed", 5, "--out", run, says="seed (0 there, 5 asked)")
     assert holdfast(*words, "--out", run).code == 0
+
+
+def test_what_was_left_out_on_resuming_is_as_it_was(tmp_path):
+    run = tmp_path / "run"
+    words = ("train", "--data", "fashion-mnist-mini", "--out", run)
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from holdfast.cli import main; main()",
+            *map(str, words),
+            "--steps",
+            "400",
+            "--set",
+            "train.clip=5",
+            "--set",
+            "train.checkpoint_seconds=0.2",
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    while child.poll() is None and not (run / "state.safetensors").exists():
+        time.sleep(0.05)
+    child.kill()
+    child.wait()
+    before = (run / "config.toml").read_text()
+    assert holdfast("train", "--out", run).code == 0
+    assert (run / "config.toml").read_text() == before
+    assert json.loads((run / "card.json").read_text())["config"]["train"]["clip"] == 5
+    assert read_log(run / "log.jsonl")[-1]["step"] == 400
+
+
+def test_paths_that_lead_through_a_file(shop, tmp_path):
+    (tmp_path / "file").write_text("x")
+    below = tmp_path / "file" / "x"
+    query = picture(tmp_path / "q.png")
+    refused("train", "--steps", 1, "--out", below, says="file")
+    refused("evaluate", shop.run, "--out", below, says="file")
+    refused("report", shop.run, "--out", below, says="file")
+    refused("search", shop.gallery, query, "--html", below, says="file")
+    refused("data", "export", "fashion-mnist-mini", below, says="file")
+
+
+def test_settings_that_a_network_does_not_take(tmp_path):
+    for setting in (
+        "model.options.dim=3",
+        "model.options.spec=3",
+        "model.options.nonsense=1",
+        "defence.name=[1]",
+    ):
+        refused("train", "--set", setting, "--out", tmp_path / "run", says="")
+    refused("train", "--set", "train.epochs=inf", "--out", tmp_path / "run", says="train.epochs")
+    assert not (tmp_path / "run").exists()
+
+
+def test_report_of_damaged_files(shop, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(shop.run, run)
+    (run / "card.json").write_text("{")
+    refused("report", run, says="card.json is damaged")
 
 
 def test_index_of_nothing(shop, tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 
+from command import holdfast
 from PIL import Image
 
-from conftest import holdfast
 from holdfast import __version__
+from holdfast.gallery import Gallery
 
 
 def test_train_leaves_a_checkpoint_a_config_and_a_log(shop):
@@ -61,6 +63,56 @@ def test_index_again_adds_updates_and_prunes(shop, tmp_path):
     assert [again[key] for key in ("added", "updated", "unchanged", "removed", "count")] == [1, 1, 58, 1, 60]
     assert [entry["id"] for entry in again["skipped"]] == ["broken.jpg"]
     assert "sound" in holdfast("gallery", "verify", gallery).out
+
+
+def test_two_folders_are_told_apart(shop, tmp_path):
+    for name, colour in (("one", "red"), ("two", "blue")):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (30, 30), colour).save(tmp_path / name / "img.png")
+    gallery = tmp_path / "g.gallery"
+    assert holdfast("index", shop.run, tmp_path / "one", "--out", gallery).code == 0
+    clash = holdfast("index", shop.run, tmp_path / "two", "--out", gallery)
+    assert clash.code == 2
+    assert "--prefix" in clash.err
+    both = holdfast(
+        "index", shop.run, tmp_path / "two", "--prefix", "two/", "--prune", "--out", gallery, "--json"
+    )
+    assert json.loads(both.out)["count"] == 2, "what is in another folder is not pruned"
+
+
+def test_a_moved_folder_keeps_its_vectors_and_gets_its_new_paths(shop, tmp_path):
+    shutil.copytree(shop.pictures, tmp_path / "before")
+    gallery = tmp_path / "g.gallery"
+    assert holdfast("index", shop.run, tmp_path / "before", "--out", gallery).code == 0
+    (tmp_path / "before").rename(tmp_path / "after")
+    again = json.loads(holdfast("index", shop.run, tmp_path / "after", "--out", gallery, "--json").out)
+    assert (again["updated"], again["added"], again["count"]) == (60, 0, 60)
+    with Gallery.open(gallery, readonly=True) as opened:
+        assert all("/after/" in (item.path or "") for item in opened.catalogue().values())
+
+
+def test_an_image_that_broke_leaves_the_gallery(shop, tmp_path):
+    shutil.copytree(shop.pictures, tmp_path / "pictures")
+    gallery = tmp_path / "g.gallery"
+    assert holdfast("index", shop.run, tmp_path / "pictures", "--out", gallery).code == 0
+    next((tmp_path / "pictures").rglob("*.png")).write_bytes(b"broken")
+    again = json.loads(holdfast("index", shop.run, tmp_path / "pictures", "--out", gallery, "--json").out)
+    assert (again["removed"], again["count"], len(again["skipped"])) == (1, 59, 1)
+
+
+def test_a_tar_is_indexed_and_its_pictures_are_shown(shop, tmp_path):
+    with tarfile.open(tmp_path / "pictures.tar", "w") as archive:
+        archive.add(shop.pictures, "pictures")
+        again = next(shop.pictures.rglob("*.png"))
+        archive.add(again, f"pictures/{again.relative_to(shop.pictures)}")
+    gallery = tmp_path / "g.gallery"
+    done = json.loads(holdfast("index", shop.run, tmp_path / "pictures.tar", "--out", gallery, "--json").out)
+    assert done["count"] == 60
+    found = holdfast(
+        "search", gallery, next(shop.pictures.rglob("*.png")), "-k", 3, "--html", tmp_path / "h.html"
+    )
+    assert found.code == 0, found.err
+    assert (tmp_path / "h.html").read_text().count("data:image/") == 4
 
 
 def test_gallery_remove_and_compact(shop, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 import sys
 import threading
 import warnings
@@ -306,3 +307,16 @@ def test_threads_agree_with_one_and_leave_settings_alone(make: Any) -> None:
     assert all(np.array_equal(found, alone[index % 24]) for index, found in enumerate(together))
     assert list(warnings.filters) == before
     assert threading.active_count() < 20
+
+
+def test_webp_is_read_in_a_process_that_never_wrote_one(tmp_path: Path) -> None:
+    """Pillow loads plugins as they are used; reading must not depend on somebody having saved before."""
+    Image.new("RGB", (9, 7), (10, 200, 30)).save(tmp_path / "x.webp", lossless=True)
+    program = (
+        "import sys, pathlib\nfrom holdfast.data import decode\n"
+        "print(decode(pathlib.Path(sys.argv[1]).read_bytes(), None).shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "x.webp"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "(3, 7, 9)"

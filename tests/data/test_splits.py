@@ -41,9 +41,20 @@ def test_a_share_outside_zero_and_one_is_refused(share: float) -> None:
         hold_out(np.zeros(4, np.int64), share, 0)
 
 
-def test_the_closed_split_takes_a_fifth_of_each_class() -> None:
-    labels = np.repeat(np.arange(3), [10, 20, 5])
-    assert np.bincount(labels[closed_split(labels)]).tolist() == [2, 4, 1]
+def test_the_closed_split_takes_about_a_fifth_of_each_class() -> None:
+    ids, labels = [f"{i}.jpg" for i in range(3000)], np.arange(3000) % 3
+    shares = np.bincount(labels[closed_split(ids, labels)]) / 1000
+    assert (abs(shares - 0.2) < 0.05).all()
+    few = closed_split(["a", "b", "c"], np.array([0, 0, 1]))
+    assert few[:2].sum() == 1
+
+
+def test_images_added_later_move_no_training_image_into_the_test_part() -> None:
+    ids, labels = [f"{i}.jpg" for i in range(400)], np.arange(400) % 40
+    before = closed_split(ids[:300], labels[:300])
+    after = closed_split(ids, labels)
+    assert not (after[:300] & ~before).any()
+    assert after[300:].any()
 
 
 @given(labels=labels_of)

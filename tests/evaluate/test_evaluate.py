@@ -117,16 +117,37 @@ def test_stopped_evaluation_resumes_to_the_same_rows(tmp_path, embedder, monkeyp
     }
 
 
-def test_embeddings_cut_in_the_middle_are_completed(tmp_path, embedder):
+def test_embeddings_cut_in_the_middle_are_completed(tmp_path, embedder, monkeypatch):
     whole = evaluate(embedder, many(), tmp_path / "whole")
-    folder = tmp_path / "cut"
-    folder.mkdir()
-    config = whole.rows.header["hash"]
-    (folder / "vectors.hash").write_text(config)
-    vectors = embedder.embed(many()).numpy().tobytes()
-    (folder / "vectors.part").write_bytes(vectors[: 600 * 24 + 5])
-    evaluate(embedder, many(), folder)
-    assert (folder / "rows.csv.gz").read_bytes() == (whole.folder / "rows.csv.gz").read_bytes()
+    monkeypatch.setattr(run_module, "_write_rows", lambda *rest: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(embedder, many(), tmp_path / "cut")
+    monkeypatch.undo()
+    (cache,) = (tmp_path / "cut").glob("vectors-*.part")
+    cache.write_bytes(cache.read_bytes()[: 600 * 24 + 5])
+    evaluate(embedder, many(), tmp_path / "cut")
+    assert (tmp_path / "cut" / "rows.csv.gz").read_bytes() == (whole.folder / "rows.csv.gz").read_bytes()
+
+
+@pytest.mark.parametrize("step", ["save_pictures", "atomic_write"])
+def test_a_kill_before_the_end_leaves_an_evaluation_that_completes(tmp_path, embedder, monkeypatch, step):
+    def dies(*rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, step, dies)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(embedder, many(), tmp_path)
+    monkeypatch.undo()
+    evaluate(embedder, many(), tmp_path)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names == {".lock", "rows.csv.gz", "pictures.zip", "summary.json"}
+
+
+def test_other_pixels_under_the_same_names_are_another_evaluation(tmp_path, embedder):
+    evaluate(embedder, many(), tmp_path)
+    changed = images(255 - many().pixels, many().labels)
+    with pytest.raises(ConfigError, match="another model or setting"):
+        evaluate(embedder, changed, tmp_path)
 
 
 def test_finished_evaluation_is_read_back_or_refused(tmp_path, embedder, grey):

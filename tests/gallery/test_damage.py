@@ -284,3 +284,16 @@ except GalleryError as error:
     print(error)
 """
     assert "Permission denied" in child(script, locked)
+
+
+def test_an_altered_label_is_found_and_refused(tmp_path: Path) -> None:
+    path = tmp_path / "g.gallery"
+    with Gallery.create(path, dim=2, embedder=EmbedderInfo("f")) as gallery:
+        gallery.add(["a", "b"], np.eye(2, dtype=np.float32), labels=["red", "blue"])
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE items SET label = 'bed' WHERE id = 'a'")
+    connection.commit()
+    connection.close()
+    assert "checksum" in verify_file(path)[0]
+    with Gallery.open(path) as gallery, pytest.raises(GalleryError, match="checksum"):
+        gallery.search(np.zeros(2, dtype=np.float32), 2)

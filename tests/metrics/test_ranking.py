@@ -121,6 +121,35 @@ def test_ties_are_seen_through_rounding():
     assert outcome.first_rank.tolist() == [40] * 5
 
 
+def test_a_collapsed_embedder_finds_nothing():
+    vectors = torch.full((40, 8), 0.3)
+    labels = torch.arange(40) % 2
+    outcome = collect(vectors, vectors, labels, labels, self_match=torch.arange(40))
+    assert outcome.first_rank.tolist() == [21] * 40
+
+
+@pytest.mark.parametrize("offset", [0.0, 8.0, 1024.0, 1e4])
+def test_ties_count_against_the_search_far_from_the_origin(offset):
+    """Candidates that mirror each other at the query are exactly as far from it."""
+    g = torch.Generator().manual_seed(0)
+    step = (torch.randn(200, 128, generator=g) * 64).round() / 64
+    query = torch.full((1, 128), offset)
+    for s in step:
+        candidates = torch.stack([query[0] + s, query[0] - s])
+        outcome = collect(query, candidates, torch.tensor([1]), torch.tensor([1, 0]), ks=(1,))
+        assert outcome.first_rank.tolist() == [2]
+
+
+def test_close_distances_far_from_the_origin_keep_their_order():
+    g = torch.Generator().manual_seed(1)
+    centre = torch.full((16,), 1e3)
+    candidates = centre + 0.01 * torch.randn(60, 16, generator=g)
+    queries = centre + 0.01 * torch.randn(40, 16, generator=g)
+    got = collect(queries, candidates, torch.zeros(40), torch.arange(60) % 3)
+    want = torch.cdist(queries.double(), candidates.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    assert torch.equal(got.top, want.argsort(1)[:, :10])
+
+
 def test_start_resumes_in_the_middle():
     g = torch.Generator().manual_seed(0)
     data = torch.randn(50, 4, generator=g), torch.randn(30, 4, generator=g)

@@ -37,7 +37,7 @@ def test_bad_requests_are_one_clear_line(name: str, options: dict[str, Any], fou
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].colour_only])
 def test_backbones_for_colour_refuse_grey(name: str) -> None:
     with pytest.raises(
-        ModelError, match=f"{name} takes colour images, not 1x32x32; read the images as 3x32x32"
+        ModelError, match=f"{name} takes colour images, not 1x32x32; read the images in colour"
     ):
         build(name, spec=(1, 32, 32))
 

@@ -62,7 +62,7 @@ def test_the_card_tells_everything(small: Embedder, saved: Save) -> None:
     assert card["config"] == {"lr": 1e-3, "steps": [1, 2]}
     assert card["metrics"] == {"recall@1": 0.8, "loss": None}
     assert card["versions"]["torch"] == torch.__version__
-    assert set(card["versions"]) == {"python", "torch", "numpy", "holdfast"}
+    assert set(card["versions"]) == {"python", "torch", "numpy", "holdfast", "faiss-cpu"}
     assert card["created"].endswith("+00:00")
     assert card["fingerprint"] == small.fingerprint()
     assert load(folder).card == card

@@ -24,8 +24,10 @@ def test_round_trip_through_toml():
             {"defence": {"name": "triplet", "beta": 3}},
             "unknown config key 'defence.beta'; known here: margin",
         ),
-        ({"defence": {"name": "nothing"}}, "unknown defence 'nothing'; known: margin, triplet"),
+        ({"defence": {"name": "nothing"}}, "unknown defence 'nothing'; known: act"),
         ({"train": {"lr": -1}}, "config key 'train.lr': input should be greater than 0, found -1"),
+        ({"train": {"epochs": float("inf")}}, "config key 'train.epochs'"),
+        ({"defence": {"name": [1]}}, "unknown defence '[1]'"),
         ({"train": {"batch": "many"}}, "config key 'train.batch'"),
     ],
 )
@@ -47,6 +49,7 @@ def test_merge_lays_changes_over():
 def test_differences_name_keys_and_values():
     one, other = parse({}), parse({"seed": 1, "train": {"lr": 0.5}})
     assert differences(one, other) == ["seed (0 there, 1 asked)", "train.lr (0.001 there, 0.5 asked)"]
+    assert differences(other, one) == [], "what was not set is not asked for"
 
 
 def test_unreadable_files(tmp_path):

@@ -51,6 +51,13 @@ def test_a_batch_depends_on_its_step_alone():
     assert forward[0] != ClassGroups(labels, 12, 2, seed=2).indices(7).tolist()
 
 
+def test_partners_differ_where_the_class_has_enough():
+    sampler = ClassGroups(np.repeat([0, 1], 5), 8, 4, seed=0)
+    for step in range(50):
+        for group in sampler.indices(step).reshape(2, 4).tolist():
+            assert len(set(group)) == 4
+
+
 def test_a_batch_never_holds_one_class_alone():
     labels = np.array([0] * 50 + [1] * 2)
     sampler = ClassGroups(labels, 4, 2, seed=0)

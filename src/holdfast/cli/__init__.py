@@ -16,7 +16,12 @@ def main() -> None:
         code = app(prog_name="holdfast", standalone_mode=False)
     except HoldfastError as error:
         _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions")
     except TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            sys.exit(2)
         _fail(f"{_message(error)} (see 'holdfast --help')")
     except Exit as exit_:
         sys.exit(exit_.exit_code)

@@ -71,6 +71,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not hold anything yet.")],
     part: Annotated[str, typer.Option(help="Which part: train or test.")] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many images of each class.")] = None,
+    json: Json = False,
 ) -> None:
     """Write a data set's images as PNG files, one folder per class."""
     from holdfast.data import load
@@ -82,4 +83,7 @@ def export(
     dataset = load(name)
     count = export_images(dataset.train if part == "train" else dataset.test, out, limit)
     note(dataset.reading)
+    if json:
+        print_json({"folder": out, "images": count})
+        return
     print(f"wrote {count:,} images to {out}")

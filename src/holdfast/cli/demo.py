@@ -48,7 +48,7 @@ def demo(
     note(f"1/5 train: the network 'small' on {DATA}, triplet loss, {epochs:g} epochs")
     if not (run / models.CARD).exists():
         config = training.parse({"data": {"name": DATA}, "train": {"epochs": epochs}})
-        outcome = training.train(config, run, warn=note).outcome
+        outcome = training.train(config, run, say=note).outcome
         if not outcome.finished:
             note("stopped; the same command goes on from there")
             raise typer.Exit(130)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.output import Json, SplitOption, note, number, print_json, print_table
+from holdfast.cli.output import Json, SplitOption, note, note_reading, number, print_json, print_table
 
 
 def evaluate(
@@ -33,10 +33,12 @@ def evaluate(
     """Measure retrieval on a data set's test part: Recall@K, mAP, NMI, one row per query."""
     from holdfast import data as data_sets
     from holdfast import models
+    from holdfast.errors import ConfigError
     from holdfast.evaluate import KS, ROWS, folder_for
     from holdfast.evaluate import evaluate as run
     from holdfast.training import CONFIG, read_config
 
+    ks = _ks(k) if k else KS
     embedder = models.load(model)
     if data is None:
         config = read_config(model if model.is_dir() else model.parent)
@@ -44,8 +46,10 @@ def evaluate(
     elif split is None and (model / CONFIG).exists() and read_config(model).data.name == data:
         split = read_config(model).data.split
     dataset = data_sets.load(data, spec=embedder.spec, split=split)
-    note(dataset.reading)
-    ks = _ks(k, candidates or len(dataset.test) - 1) if k else KS
+    note_reading(dataset.read, dataset.skipped)
+    available = candidates or len(dataset.test) - 1
+    if k and max(ks) > available:
+        raise ConfigError(f"--k {max(ks)} is more than the {available} candidates of a query; ask for fewer")
     home = model if model.is_dir() else model.parent
     done = run(
         embedder,
@@ -57,6 +61,8 @@ def evaluate(
         ks=ks,
     )
     summary = done.summary
+    if len(set(done.rows.columns["label"].tolist())) == 1:
+        note("all queries are of one class: every hit is right, and the numbers say nothing")
     if json:
         print_json(
             {"rows": done.folder / ROWS, "data": dataset.name, "split": dataset.split, **summary.to_json()}
@@ -80,7 +86,7 @@ def evaluate(
     print(f"rows: {done.folder / ROWS}")
 
 
-def _ks(text: str, available: int) -> list[int]:
+def _ks(text: str) -> list[int]:
     from holdfast.errors import ConfigError
 
     try:
@@ -89,6 +95,4 @@ def _ks(text: str, available: int) -> list[int]:
         raise ConfigError(f"--k takes whole numbers such as 1,10,20, not '{text}'") from None
     if min(ks) < 1:
         raise ConfigError(f"--k takes numbers from 1 on, not {min(ks)}")
-    if max(ks) > available:
-        raise ConfigError(f"--k {max(ks)} is more than the {available} candidates of a query; ask for fewer")
     return ks

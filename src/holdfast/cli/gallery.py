@@ -19,13 +19,13 @@ Path_ = Annotated[Path, typer.Argument(metavar="GALLERY", help="A gallery made b
 
 
 def open_with_embedder(path: Path, model: Path | None) -> tuple[Gallery, Embedder]:
-    """A gallery and the embedder that made it, found where it was or at `model`."""
+    """A gallery, for reading, and the embedder that made it, found where it was or at `model`."""
     from holdfast import models
     from holdfast.errors import CheckpointError, GalleryError
     from holdfast.gallery import Gallery
     from holdfast.gallery.indexing import embedder_info
 
-    gallery = Gallery.open(path)
+    gallery = Gallery.open(path, readonly=True)
     try:
         hint = gallery.info.embedder.location
         if model is None and hint is None:
@@ -38,11 +38,11 @@ def open_with_embedder(path: Path, model: Path | None) -> tuple[Gallery, Embedde
             raise GalleryError(
                 f"the embedder of {path} is not where it was ({error}); name it with --model"
             ) from None
+        gallery.check_embedder(embedder_info(embedder))
     except BaseException:
         gallery.close()
         raise
-    gallery.close()
-    return Gallery.open(path, embedder=embedder_info(embedder)), embedder
+    return gallery, embedder
 
 
 @app.command()
@@ -83,7 +83,9 @@ def verify(path: Path_, json: Json = False) -> None:
 
 
 @app.command()
-def remove(path: Path_, ids: Annotated[list[str], typer.Argument(help="Ids to remove.")]) -> None:
+def remove(
+    path: Path_, ids: Annotated[list[str], typer.Argument(help="Ids to remove.")], json: Json = False
+) -> None:
     """Remove images by id, all or none."""
     from holdfast.errors import GalleryError
     from holdfast.gallery import Gallery
@@ -92,14 +94,21 @@ def remove(path: Path_, ids: Annotated[list[str], typer.Argument(help="Ids to re
         missing = [id for id in ids if id not in gallery]
         if missing:
             raise GalleryError(f"{path} has no item '{missing[0]}'; nothing was removed")
-        print(f"removed {gallery.remove(ids)} of {path}")
+        removed = gallery.remove(ids)
+    if json:
+        print_json({"gallery": path, "removed": removed})
+        return
+    print(f"removed {removed} of {path}")
 
 
 @app.command()
-def compact(path: Path_) -> None:
+def compact(path: Path_, json: Json = False) -> None:
     """Give the space of removed images back to the disk."""
     from holdfast.gallery import Gallery
 
     with Gallery.open(path) as gallery:
         gallery.compact()
+    if json:
+        print_json({"gallery": path, "bytes": path.stat().st_size})
+        return
     print(f"{path} is compact")

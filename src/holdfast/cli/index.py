@@ -7,24 +7,27 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.output import Json, print_json
+from holdfast.cli.output import Json, note_reading, print_json
 
 
 def index(
     model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
     images: Annotated[Path, typer.Argument(help="A folder or tar of images; folders in it become labels.")],
     out: Annotated[Path, typer.Option(help="The gallery; one that is there is brought up to date.")],
-    prune: Annotated[bool, typer.Option(help="Remove items whose image is gone.")] = False,
+    prefix: Annotated[str, typer.Option(help="Put this before every id, to tell folders apart.")] = "",
+    prune: Annotated[bool, typer.Option(help="Remove items whose image file is gone.")] = False,
     json: Json = False,
 ) -> None:
     """Embed a folder of images into a gallery. Run it again to add what is new."""
     from holdfast import models
-    from holdfast.data import reading_line
     from holdfast.workflow import open_and_index
 
-    gallery, done = open_and_index(models.load(model), images, out, location=model, prune=prune)
+    gallery, done = open_and_index(
+        models.load(model), images, out, location=model, prefix=prefix, prune=prune
+    )
     with gallery:
         count = len(gallery)
+    note_reading(done.added + done.updated + done.unchanged, done.skipped)
     if json:
         print_json(
             {
@@ -38,7 +41,6 @@ def index(
             }
         )
         return
-    print(reading_line(done.added + done.updated + done.unchanged, done.skipped))
     print(
         f"{out}: {count:,} images ({done.added:,} added, {done.updated:,} updated, "
         f"{done.unchanged:,} unchanged, {done.removed:,} removed)"

@@ -6,9 +6,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from holdfast.data import Skipped
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
@@ -48,6 +51,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
 def note(line: str) -> None:
     """A remark on stderr, where it disturbs no output."""
     print(line, file=sys.stderr)
+
+
+def note_reading(read: int, skipped: Sequence[Skipped], most: int = 50) -> None:
+    """How many images were read and how many were not; each of those by name on a line of its own."""
+    note(f"read {read:,} images, skipped {len(skipped):,}")
+    for entry in skipped[:most]:
+        note(f"  skipped {entry.id}: {entry.reason}")
+    if len(skipped) > most:
+        note(f"  and {len(skipped) - most:,} more (--json lists all)")
 
 
 def number(value: float | None) -> str:

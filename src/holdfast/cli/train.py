@@ -48,7 +48,7 @@ def train(
         "train": {"epochs": epochs, "steps": steps, "batch": batch, "lr": lr},
     }
     table = merge(read_toml(config) if config else {}, options)
-    run = run_training(parse(merge(table, assignments(set_ or []))), out, warn=note)
+    run = run_training(parse(merge(table, assignments(set_ or []))), out, say=note)
     outcome = run.outcome
     if not outcome.finished:
         note(f"stopped after step {outcome.step} of {outcome.steps}; the same command goes on from there")
@@ -68,5 +68,7 @@ def train(
     scores = ", ".join(
         f"validation {key.replace('_', ' ')} {value:.3f}" for key, value in run.metrics.items()
     )
-    print(f"trained {outcome.steps:,} steps in {outcome.seconds:.0f} s{'; ' + scores if scores else ''}")
+    print(
+        f"trained to step {outcome.steps:,} ({outcome.seconds:.0f} s here){'; ' + scores if scores else ''}"
+    )
     print(f"checkpoint: {out / models.WEIGHTS}")

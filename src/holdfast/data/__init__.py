@@ -8,7 +8,7 @@ from holdfast.data.assemble import assemble, image_set
 from holdfast.data.fetch import fetch
 from holdfast.data.images import decode, read_image
 from holdfast.data.imageset import Dataset, ImageSet, Skipped, reading_line
-from holdfast.data.locate import resolve
+from holdfast.data.locate import absolute, resolve
 from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo, dataset_info
 from holdfast.data.sets import folder
 from holdfast.data.source import open_source
@@ -24,6 +24,7 @@ __all__ = [
     "ImageSet",
     "Skipped",
     "Split",
+    "absolute",
     "closed_split",
     "dataset_info",
     "decode",

@@ -32,7 +32,7 @@ def decode_files(
             problems: Problems = {}
             for row in range(start, min(start + _CHUNK, len(names))):
                 try:
-                    pixels[row] = decode(_content(source, names[row]), spec)
+                    pixels[row] = decode(content(source, names[row]), spec)
                 except ImageError as cause:
                     problems[row] = str(cause)
             return problems
@@ -57,7 +57,8 @@ def bring_arrays(source: Source, listing: ArrayListing, spec: ImageSpec) -> NDAr
     return filled(len(listing.ids), spec, [source.stamp(), *stamps], fill)[0]
 
 
-def _content(source: Source, name: str) -> bytes:
+def content(source: Source, name: str) -> bytes:
+    """The bytes of one image file; ImageError where it is too large or cannot be read."""
     size = source.files[name].size
     if size > MAX_BYTES:
         raise ImageError(f"too large: {size} bytes")
@@ -67,13 +68,14 @@ def _content(source: Source, name: str) -> bytes:
         raise ImageError(cause.strerror or str(cause)) from cause
 
 
+def workers() -> int:
+    """Threads that decode: Pillow lets others run while it decodes and resizes."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
 def _in_threads(fill_chunk: Callable[[int], Problems], count: int, doing: str) -> Problems:
-    # Pillow lets other threads run while it decodes and resizes.
-    workers = min(
-        8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
     problems: Problems = {}
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+    pool = ThreadPoolExecutor(workers(), thread_name_prefix="decode")
     try:
         with bar(doing, count) as advance:
             starts = range(0, count, _CHUNK)

@@ -28,7 +28,7 @@ EXTENSIONS = frozenset(f".{ending}" for ending in _ENDINGS.split())
 """File names that claim to be images; one that cannot be read is reported, not passed over."""
 
 # Only these decoders see untrusted bytes; Pillow has others that start external programs.
-_FORMATS = ("Jpeg", "Png", "Gif", "Bmp", "Webp", "Tiff", "Ppm", "Avif")
+_FORMATS = ("Jpeg", "Png", "Gif", "Bmp", "WebP", "Tiff", "Ppm", "Avif")
 for _format in _FORMATS:
     with suppress(ImportError):
         importlib.import_module(f"PIL.{_format}ImagePlugin")

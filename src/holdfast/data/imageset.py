@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,6 +80,16 @@ class ImageSet:
                 f"{what_for} needs labels, and {self.name} has none; put the images into one folder per class"
             )
         return self.labels
+
+    def digest(self) -> str:
+        """A hash of everything the set says: ids, labels, classes, shape and pixels."""
+        found = hashlib.blake2b(digest_size=16)
+        found.update(repr((self.ids, self.classes, self.spec)).encode(errors="surrogateescape"))
+        if self.labels is not None:
+            found.update(np.ascontiguousarray(self.labels).tobytes())
+        for start in range(0, len(self), 1024):
+            found.update(np.take(self.pixels, self.rows[start : start + 1024], axis=0).tobytes())
+        return found.hexdigest()
 
     def _positions(self, indices: Indices) -> NDArray[np.int64]:
         found = indices.numpy(force=True) if isinstance(indices, torch.Tensor) else np.asarray(indices)

@@ -35,7 +35,7 @@ class Listing:
             raise DataError(f"{name} has no train and test folders of its own; use the closed or open split")
         if split == "closed":
             labels = np.zeros(len(self.ids), dtype=np.int64) if self.labels is None else self.labels
-            return closed_split(labels)
+            return closed_split(self.ids, labels)
         if self.labels is None:
             raise DataError(f"the open split is by class, and {name} has no classes; use the closed split")
         if len(self.classes) < 2:

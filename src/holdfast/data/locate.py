@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.data.registry import DATASETS, DatasetInfo, dataset_info
+from holdfast.data.registry import DATASETS, DatasetInfo
 from holdfast.data.settings import data_folders, fetched_folder
-from holdfast.errors import DataError
+from holdfast.errors import DataError, unknown_name
 
 
 def find(info: DatasetInfo, folders: tuple[Path, ...] | None = None) -> Path | None:
@@ -60,4 +60,14 @@ def resolve(name_or_path: str) -> tuple[DatasetInfo | None, Path]:
         return None, path
     if "/" in name_or_path or name_or_path.endswith(".tar"):
         raise DataError(f"there is no folder or tar at {name_or_path}; check the path")
-    return dataset_info(name_or_path), path
+    raise DataError(
+        unknown_name("data set", name_or_path, DATASETS) + "; and there is no folder of that name here"
+    )
+
+
+def absolute(name_or_path: str) -> str:
+    """`name_or_path` with its path, if it has one, from the root: the same from every folder."""
+    info, path = resolve(name_or_path)
+    if name_or_path in DATASETS:
+        return name_or_path
+    return str(path.resolve()) if info is None else f"{info.name}:{path.resolve()}"

@@ -54,5 +54,7 @@ def _scaled(values: NDArray[Any]) -> NDArray[np.uint8]:
     least, greatest = float(values.min()), float(values.max())
     if least < low or greatest > high:
         low, high = least, greatest
-    # float64 holds every 32-bit integer exactly, and a range above zero is sure here.
+    if low == high:
+        return np.zeros(values.shape, dtype=np.uint8)
+    # float64 holds every 32-bit integer exactly.
     return np.rint((values.astype(np.float64) - low) * (255.0 / (high - low))).astype(np.uint8)

@@ -80,7 +80,7 @@ class FolderSource(Source):
     """The regular files below a folder."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, dict(sorted(_walk(path))))
+        super().__init__(path, _by_name(_walk(path)))
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
@@ -92,7 +92,7 @@ class TarSource(Source):
     is_archive = True
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, dict(sorted(_index(path))))
+        super().__init__(path, _by_name(_index(path)))
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._modified = os.fstat(self._handle).st_mtime_ns
 
@@ -138,6 +138,12 @@ def open_source(path: Path) -> Source:
     except OSError as cause:
         what = cause.filename or path
         raise DataError(f"could not open {what}: {cause.strerror}; check its permissions") from cause
+
+
+def _by_name(files: Iterator[tuple[str, Stored]]) -> dict[str, Stored]:
+    """Files in the order of their names; of a name that an archive holds twice, the last, as tar does."""
+    found = dict(files)
+    return {name: found[name] for name in sorted(found)}
 
 
 def _index(path: Path) -> Iterator[tuple[str, Stored]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+import hashlib
+from collections.abc import Sequence, Sized
 from typing import Literal
 
 import numpy as np
@@ -18,12 +19,27 @@ SPLIT_SEED = 0
 
 
 def closed_split(
-    labels: NDArray[np.int64], share: float = TEST_SHARE, seed: int = SPLIT_SEED
+    ids: Sequence[str], labels: NDArray[np.int64], share: float = TEST_SHARE, seed: int = SPLIT_SEED
 ) -> NDArray[np.bool_]:
-    """Which images test, when a split is by image: `share` of each class, drawn by `seed`."""
-    test = np.zeros(len(labels), dtype=np.bool_)
-    test[hold_out(labels, share, seed)[1]] = True
+    """Which images test, when a split is by image: about `share` of each class.
+
+    An image's own id decides, so that images which are added later move none of the others: what a
+    model was trained on never turns into a test image. Of a class with two or more images at least
+    one tests and one trains.
+    """
+    chance = np.array([_chance(seed, id) for id in ids], dtype=np.float64)
+    test = chance < share
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        if len(members) > 1:
+            order = members[np.argsort(chance[members], kind="stable")]
+            test[order[0]], test[order[-1]] = True, False
     return test
+
+
+def _chance(seed: int, id: str) -> float:
+    digest = hashlib.blake2b(f"{seed}/{id}".encode(errors="surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2.0**64
 
 
 def open_split(labels: NDArray[np.int64], classes: int) -> NDArray[np.bool_]:
@@ -35,12 +51,12 @@ def open_split(labels: NDArray[np.int64], classes: int) -> NDArray[np.bool_]:
 
 
 def hold_out(
-    labels: NDArray[np.int64], share: float, seed: int
+    labels: NDArray[np.int64], share: float, seed: int, least: int = 1
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices to keep and indices held out: disjoint, both sorted, together all.
 
-    Each class gives its rounded `share`, but at least one image when it has two or more, and keeps
-    at least one.
+    Each class gives its rounded `share`, but at least `least` images, and keeps as many; a class
+    too small for that gives none.
     """
     if not 0.0 < share < 1.0:
         raise DataError(f"the share to hold out lies between 0 and 1, not {share}; give one such as 0.1")
@@ -48,7 +64,9 @@ def hold_out(
     held = np.zeros(len(labels), dtype=np.bool_)
     _, counts = np.unique(labels, return_counts=True)
     for members in np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1]):
-        count = min(max(1, round(share * len(members))), len(members) - 1)
+        if len(members) < 2 * least:
+            continue
+        count = min(max(least, round(share * len(members))), len(members) - least)
         held[random.permutation(members)[:count]] = True
     return np.flatnonzero(~held), np.flatnonzero(held)
 

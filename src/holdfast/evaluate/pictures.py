@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.data import ImageSet
 from holdfast.data.fit import to_image
+from holdfast.errors import DataError
 from holdfast.evaluate.rows import Rows
 from holdfast.files import atomic_path
 
@@ -53,8 +54,13 @@ def load_pictures(folder: Path) -> dict[str, bytes]:
     path = folder / PICTURES
     if not path.exists():
         return {}
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(
+            f"{path} is damaged ({error}); remove it, and the report goes without pictures"
+        ) from None
 
 
 def encode(pixels: NDArray[np.uint8]) -> bytes:

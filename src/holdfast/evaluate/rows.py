@@ -68,6 +68,10 @@ class RowWriter:
             raise storage_error(self._part, cause) from cause
         self.done += len(rows)
 
+    def read(self) -> Rows:
+        """The rows written so far."""
+        return _rows(_whole_members(self._part)[0])
+
     def finish(self) -> Path:
         """Give the file its final name, as one gzip member: equal rows make equal bytes."""
         atomic_write(self.path, self._member(_whole_members(self._part)[0]))
@@ -81,6 +85,8 @@ class RowWriter:
         header, records = _split(text)
         if header["hash"] != self._header["hash"]:
             raise RunError(f"{self._part} is from another evaluation; remove it or choose another --out")
+        if any(header.get(key) != self._header.get(key) for key in ("versions", "commit")):
+            return False  # Rows of one file come from one version of the code.
         os.truncate(self._part, end)
         self.done = len(records) - 1
         return True
@@ -99,17 +105,18 @@ class RowWriter:
 def read_rows(path: Path) -> Rows:
     """The rows of a finished file."""
     try:
-        text = gzip.decompress(path.read_bytes()).decode()
-        header, (names, *records) = _split(text)
-        types = header["columns"]
+        return _rows(gzip.decompress(path.read_bytes()).decode())
     except FileNotFoundError:
         raise DataError(f"no rows at {path}; run 'holdfast evaluate' first") from None
     except (OSError, EOFError, zlib.error, ValueError, KeyError) as error:
         raise DataError(f"{path} is not a file of rows, or is damaged: {error}") from None
-    return Rows(
-        header,
-        {name: _column([record[i] for record in records], types[name]) for i, name in enumerate(names)},
-    )
+
+
+def _rows(text: str) -> Rows:
+    header, (names, *records) = _split(text)
+    types = header["columns"]
+    columns = {name: _column([record[i] for record in records], types[name]) for i, name in enumerate(names)}
+    return Rows(header, columns)
 
 
 def _split(text: str) -> tuple[dict[str, Any], list[list[str]]]:
@@ -141,16 +148,18 @@ def _column(values: list[str], kind: str) -> NDArray[Any]:
 
 def _whole_members(path: Path) -> tuple[str, int]:
     """The text of a file's complete gzip members, and where the last of them ends."""
-    data = path.read_bytes()
-    text, end = "", 0
-    while end < len(data):
-        stream = zlib.decompressobj(wbits=31)
-        try:
-            piece = stream.decompress(data[end:])
-        except zlib.error:
-            break
-        if not stream.eof:
-            break
-        text += piece.decode()
-        end = len(data) - len(stream.unused_data)
-    return text, end
+    pieces: list[bytes] = []
+    end = 0
+    with open(path, "rb") as handle:
+        stream, piece, data = zlib.decompressobj(wbits=31), [], b""
+        while data or (data := handle.read(1 << 20)):
+            try:
+                piece.append(stream.decompress(data))
+            except zlib.error:
+                break
+            data = stream.unused_data
+            if stream.eof:
+                end = handle.tell() - len(data)
+                pieces += piece
+                stream, piece = zlib.decompressobj(wbits=31), []
+    return b"".join(pieces).decode(), end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from holdfast import data
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluate.pictures import save_pictures
-from holdfast.evaluate.provenance import commit, versions
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
 from holdfast.evaluate.vectors import embed_resumably
 from holdfast.files import atomic_write, exclusive
 from holdfast.metrics import Outcomes, Summary, cluster, rank, summarise
 from holdfast.models import Embedder
 from holdfast.progress import bar
+from holdfast.provenance import commit, versions
 
 ROWS = "rows.csv.gz"
 SUMMARY = "summary.json"
@@ -42,7 +41,7 @@ class Evaluation:
 def evaluate(
     embedder: Embedder,
     images: ImageSet,
-    out: Path,
+    out: str | Path,
     *,
     queries: int | None = None,
     candidates: int | None = None,
@@ -56,14 +55,14 @@ def evaluate(
     every image is asked against all others. A stopped evaluation goes on where it was; a finished
     one of the same config is read back.
     """
+    out = Path(out)
     labels = images.require_labels("evaluation")
     asked, found = _draw(images, queries, candidates, seed)
     config: dict[str, Any] = {
         "kind": "retrieval",
         "embedder": embedder.fingerprint(),
         "data": images.name,
-        "images": hashlib.sha256("\n".join(images.ids).encode()).hexdigest()[:16],
-        "image_spec": str(images.spec),
+        "images": images.digest(),
         "queries": queries,
         "candidates": candidates,
         "seed": seed,
@@ -73,19 +72,23 @@ def evaluate(
     if (out / ROWS).exists():
         return _finished(out, config)
     with exclusive(out, "evaluation"):
+        writer = RowWriter(out / ROWS, _header(config, images, len(asked)), _columns(config["ks"]))
         union = np.union1d(asked, found)
-        cache = out / "vectors.part"
-        _drop_stale(cache, config_hash(config))
+        key = config_hash(
+            {"embedder": config["embedder"], "images": config["images"], "rows": union.tolist()}
+        )
+        cache = out / f"vectors-{key}.part"
         vectors = embed_resumably(embedder, images.take(union), cache)
         place = np.searchsorted(union, asked), np.searchsorted(union, found)
-        writer = _write_rows(images, labels, vectors, (asked, found), place, config, out)
-        writer.finish()
-        rows = read_rows(out / ROWS)
+        _write_rows(writer, images, labels, vectors, (asked, found), place, config)
+        rows = writer.read()
         save_pictures(out, rows, images)
         summary = summarise(rows.columns, config["ks"])
         atomic_write(out / SUMMARY, json.dumps(summary.to_json(), indent=2) + "\n")
-        cache.unlink()
-        cache.with_suffix(".hash").unlink()
+        # Last, because a folder with this file is a finished evaluation.
+        writer.finish()
+        for part in out.glob("vectors-*.part"):
+            part.unlink()
     return Evaluation(out, rows, summary)
 
 
@@ -123,35 +126,29 @@ def _draw(
     return data.draw(images, queries, candidates, seed)
 
 
-def _drop_stale(cache: Path, wanted: str) -> None:
-    """Forget embeddings that were computed for another config."""
-    note = cache.with_suffix(".hash")
-    if not note.exists() or note.read_text() != wanted:
-        cache.unlink(missing_ok=True)
-        atomic_write(note, wanted)
+def _header(config: dict[str, Any], images: ImageSet, queries: int) -> dict[str, Any]:
+    return {
+        "config": config,
+        "hash": config_hash(config),
+        "seed": config["seed"],
+        "n": queries,
+        "classes": list(images.classes),
+        "versions": versions(),
+        "commit": commit(),
+    }
 
 
 def _write_rows(
+    writer: RowWriter,
     images: ImageSet,
     labels: NDArray[np.int64],
     vectors: torch.Tensor,
     drawn: tuple[NDArray[np.int64], NDArray[np.int64]],
     place: tuple[NDArray[np.int64], NDArray[np.int64]],
     config: dict[str, Any],
-    out: Path,
-) -> RowWriter:
+) -> None:
     asked, found = drawn
     ks: list[int] = config["ks"]
-    header = {
-        "config": config,
-        "hash": config_hash(config),
-        "seed": config["seed"],
-        "n": len(asked),
-        "classes": list(images.classes),
-        "versions": versions(),
-        "commit": commit(),
-    }
-    writer = RowWriter(out / ROWS, header, _columns(ks))
     # An image is its own match by id, wherever it stands in either list.
     where = {images.ids[c]: i for i, c in enumerate(found)}
     self_match = torch.tensor([where.get(images.ids[q], -1) for q in asked])
@@ -171,7 +168,6 @@ def _write_rows(
         for span, outcome in blocks:
             writer.append(_rows(images, labels, drawn, clusters, span, outcome, ks))
             advance(len(span))
-    return writer
 
 
 def _columns(ks: Sequence[int]) -> dict[str, str]:

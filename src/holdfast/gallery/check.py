@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from holdfast.gallery import items
 from holdfast.gallery.columns import Column, declared, largest_norm
 from holdfast.gallery.database import DamageError
+from holdfast.gallery.values import Item
 from holdfast.gallery.writing import VECTOR
 
 
@@ -52,6 +54,10 @@ def _file_problems(connection: sqlite3.Connection) -> Iterator[str]:
         yield f"{found} items are listed where meta counts {count}"
     if found and (low, high) != (0, found - 1):
         yield f"{found} items are in slots {low} to {high}, not 0 to {found - 1}"
+    rows = connection.execute("SELECT id, label, path, digest, checksum FROM items")
+    damaged = [fields[0] for *fields, stored in rows if items.checksum(Item(*fields)) != stored]
+    if damaged:
+        yield f"{len(damaged)} items do not match their checksum, '{damaged[0]}' among them"
     known = declared(connection)
     if VECTOR not in known or (known[VECTOR].dtype, known[VECTOR].width) != ("<f4", dim):
         yield f"there is no column of vectors with {dim} float32 numbers each"

@@ -24,7 +24,8 @@ TABLES = (
         count INTEGER NOT NULL, generation INTEGER NOT NULL, fingerprint TEXT NOT NULL,
         card TEXT NOT NULL, location TEXT, created TEXT NOT NULL)""",
     """CREATE TABLE items (
-        slot INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label TEXT, path TEXT, digest TEXT)""",
+        slot INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label TEXT, path TEXT, digest TEXT,
+        checksum INTEGER NOT NULL)""",
     """CREATE TABLE columns (
         kind TEXT PRIMARY KEY, dtype TEXT NOT NULL, width INTEGER NOT NULL, block_rows INTEGER NOT NULL)""",
     # The data comes last, so that reading the fields before it does not walk through its pages.

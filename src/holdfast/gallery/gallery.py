@@ -77,6 +77,10 @@ class Gallery:
         """All reads inside the block see one committed state, so slots keep their meaning across calls."""
         return self._store.read()
 
+    def check_embedder(self, embedder: EmbedderInfo) -> None:
+        """Refuse an embedder that did not make the vectors: its distances to them would mean nothing."""
+        self._store.check_embedder(embedder)
+
     @property
     def path(self) -> Path:
         return self._store.path
@@ -123,11 +127,11 @@ class Gallery:
             yield from page
             last = page[-1]
 
-    def digests(self) -> dict[str, str]:
-        """The digest of each item that has one, by id."""
+    def catalogue(self) -> dict[str, Item]:
+        """Every item by its id, in order."""
         with self.snapshot():
-            found = self._store.connection.execute("SELECT id, digest FROM items WHERE digest IS NOT NULL")
-            return dict(found.fetchall())
+            found = self._store.connection.execute("SELECT id, label, path, digest FROM items ORDER BY id")
+            return {row[0]: Item(*row) for row in found}
 
     def search(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
         """The k nearest candidates of each query (one vector, or one per row): all of them if k is larger.

@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.data import Skipped, decode, open_source
+from holdfast.data.decoding import content, workers
 from holdfast.data.sets import folder
 from holdfast.data.source import Source
-from holdfast.errors import DataError, ImageError
+from holdfast.errors import DataError, GalleryError, ImageError
 from holdfast.gallery.gallery import Gallery
-from holdfast.gallery.values import EmbedderInfo
+from holdfast.gallery.values import EmbedderInfo, Item
 from holdfast.models import Embedder
 from holdfast.progress import bar
+from holdfast.spec import ImageSpec
 
 PIECE = 256
-IN_ARCHIVE = "!"
+IN_ARCHIVE = "!/"
 """Between the path of a tar and the name of a member, in the stored path of an image."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Indexed:
     """What indexing did to a gallery."""
 
-    added: int
-    updated: int
-    unchanged: int
-    removed: int
-    skipped: tuple[Skipped, ...]
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _Entry:
-    name: str
-    label: str | None
-    content: bytes
-    digest: str
+class _Read:
+    """One image of the source: what the gallery should say of it, and its pixels if they are new."""
+
+    item: Item
+    pixels: NDArray[np.uint8] | None = None
+    problem: str | None = None
 
 
 def embedder_info(embedder: Embedder, location: Path | None = None) -> EmbedderInfo:
@@ -49,38 +54,46 @@ def embedder_info(embedder: Embedder, location: Path | None = None) -> EmbedderI
     return EmbedderInfo(embedder.fingerprint(), card, None if location is None else str(location.resolve()))
 
 
-def index_images(embedder: Embedder, images: Path, gallery: Gallery, *, prune: bool = False) -> Indexed:
+def index_images(
+    embedder: Embedder, images: Path, gallery: Gallery, *, prefix: str = "", prune: bool = False
+) -> Indexed:
     """Bring `gallery` up to date with the folder or tar `images`; each piece is committed as it is done.
 
-    An image's id is its path below `images`; its label is its class folder, if it has one. Images
-    whose bytes have not changed are not embedded again, so a stopped run goes on where it was. With
-    `prune`, items whose image is gone are removed.
+    An image's id is `prefix` and its path below `images`; its label is its class folder, if it has
+    one. Images whose bytes have not changed are not embedded again, so a stopped run goes on where
+    it was. An id that stands for another image that still exists elsewhere is refused. An image
+    that can no longer be read leaves the gallery. With `prune`, so does every item whose file is gone.
     """
-    skipped: list[Skipped] = []
-    added = updated = unchanged = 0
+    done = Indexed()
     with open_source(images) as source:
         labels = _labels(source)
         if not labels:
             raise DataError(f"there are no images in {images}; name a folder or tar of images")
-        known = gallery.digests()
+        known = gallery.catalogue()
+        wanted = [
+            Item(prefix + folder.readable(name), label, _stored_path(source, name))
+            for name, label in labels.items()
+        ]
+        _check_ids(wanted, known)
         names = list(labels)
-        with bar("indexing", len(names)) as advance:
+        with bar("indexing", len(names)) as advance, ThreadPoolExecutor(workers()) as pool:
             for first in range(0, len(names), PIECE):
-                piece = names[first : first + PIECE]
-                entries = list(_read(source, piece, labels, skipped))
-                fresh = [entry for entry in entries if known.get(folder.readable(entry.name)) != entry.digest]
-                unchanged += len(entries) - len(fresh)
-                stored = _store(embedder, gallery, source, fresh, skipped)
-                changed = sum(id in known for id in stored)
-                updated, added = updated + changed, added + len(stored) - changed
-                advance(len(piece), note=f"{len(skipped)} skipped" if skipped else "")
-    gone = set(known) - {folder.readable(name) for name in names} if prune else set()
-    removed = gallery.remove(gone) if gone else 0
+                part = slice(first, first + PIECE)
+                read = pool.map(
+                    lambda name, item: _read(source, name, item, known.get(item.id), embedder.spec),
+                    names[part],
+                    wanted[part],
+                )
+                _store(embedder, gallery, list(read), known, done)
+                advance(len(names[part]), note=f"{len(done.skipped)} skipped" if done.skipped else "")
+    if prune:
+        here = {item.id for item in wanted}
+        gone = [item.id for item in known.values() if item.id not in here and not _exists(item.path, images)]
+        done.removed += gallery.remove(gone) if gone else 0
     if not len(gallery):
-        raise DataError(
-            f"none of the {len(names)} images in {images} could be read (first: {skipped[0].reason})"
-        )
-    return Indexed(added, updated, unchanged, removed, tuple(skipped))
+        reason = done.skipped[0].reason if done.skipped else "nothing there"
+        raise DataError(f"none of the {len(names)} images in {images} could be read (first: {reason})")
+    return done
 
 
 def stored_image(path: str | None) -> bytes | None:
@@ -89,12 +102,15 @@ def stored_image(path: str | None) -> bytes | None:
         return None
     archive, _, member = path.partition(IN_ARCHIVE)
     try:
-        if member and Path(archive).is_file():
-            with open_source(Path(archive)) as source:
-                return source.read(member)
-        return Path(path).read_bytes()
+        return _opened(Path(archive)).read(member) if member else Path(path).read_bytes()
     except (OSError, KeyError, DataError):
         return None
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path) -> Source:
+    """A tar that stays open: reading its table of contents takes a second for ten thousand members."""
+    return open_source(path)
 
 
 def _labels(source: Source) -> dict[str, str | None]:
@@ -107,46 +123,75 @@ def _labels(source: Source) -> dict[str, str | None]:
     return names
 
 
-def _read(
-    source: Source, names: Sequence[str], labels: dict[str, str | None], skipped: list[Skipped]
-) -> Iterator[_Entry]:
-    for name in names:
-        try:
-            content = source.read(name)
-        except OSError as cause:
-            skipped.append(Skipped(folder.readable(name), cause.strerror or str(cause)))
-            continue
-        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-        yield _Entry(name, labels[name], content, digest)
+def _check_ids(wanted: Sequence[Item], known: dict[str, Item]) -> None:
+    for item in wanted:
+        old = known.get(item.id)
+        if old is not None and old.path != item.path and _exists(old.path, None):
+            raise GalleryError(
+                f"the gallery has another '{item.id}' already, from {old.path}; "
+                "give the ids of this folder a prefix (--prefix NAME/)"
+            )
+
+
+def _exists(path: str | None, source: Path | None) -> bool:
+    """Whether a stored image is still there; a member of the tar being indexed is not, if it is not listed."""
+    if path is None:
+        return True
+    archive, _, member = path.partition(IN_ARCHIVE)
+    if member and source is not None and Path(archive) == source.resolve():
+        return False
+    return Path(archive).exists()
+
+
+def _read(source: Source, name: str, item: Item, old: Item | None, spec: ImageSpec) -> _Read:
+    try:
+        found = content(source, name)
+        item = Item(item.id, item.label, item.path, hashlib.blake2b(found, digest_size=16).hexdigest())
+        if old is not None and old.digest == item.digest:
+            return _Read(item)
+        return _Read(item, decode(found, spec))
+    except ImageError as cause:
+        return _Read(item, problem=str(cause))
 
 
 def _store(
-    embedder: Embedder, gallery: Gallery, source: Source, entries: Sequence[_Entry], skipped: list[Skipped]
-) -> list[str]:
-    """Embed and commit one piece; the ids that went in."""
-    kept: list[_Entry] = []
-    pixels: list[NDArray[np.uint8]] = []
-    for entry in entries:
-        try:
-            pixels.append(decode(entry.content, embedder.spec))
-            kept.append(entry)
-        except ImageError as cause:
-            skipped.append(Skipped(folder.readable(entry.name), str(cause)))
-    if not kept:
-        return []
-    ids = [folder.readable(entry.name) for entry in kept]
+    embedder: Embedder, gallery: Gallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
+) -> None:
+    """Embed and commit one piece; only what has changed is written."""
+    broken = [read.item.id for read in piece if read.problem is not None]
+    done.skipped += [Skipped(read.item.id, read.problem) for read in piece if read.problem is not None]
+    stale = [id for id in broken if id in known]
+    done.removed += gallery.remove(stale) if stale else 0
+
+    fresh = [read for read in piece if read.pixels is not None]
+    if fresh:
+        pixels = np.stack([read.pixels for read in fresh if read.pixels is not None])
+        _add(gallery, [read.item for read in fresh], embedder.embed(pixels).numpy())
+    kept = [read.item for read in piece if read.pixels is None and read.problem is None]
+    moved = [item for item in kept if item != known[item.id]]
+    if moved:
+        _add(gallery, moved, gallery.vectors([item.id for item in moved]))
+    updated = sum(read.item.id in known for read in fresh) + len(moved)
+    done.updated += updated
+    done.added += len(fresh) + len(moved) - updated
+    done.unchanged += len(kept) - len(moved)
+
+
+def _add(gallery: Gallery, items: Sequence[Item], vectors: NDArray[np.float32]) -> None:
     gallery.add(
-        ids,
-        embedder.embed(np.stack(pixels)).numpy(),
-        labels=[entry.label for entry in kept],
-        paths=[_stored_path(source, entry.name) for entry in kept],
-        digests=[entry.digest for entry in kept],
+        [item.id for item in items],
+        vectors,
+        labels=[item.label for item in items],
+        paths=[item.path for item in items],
+        digests=[item.digest for item in items],
         replace=True,
     )
-    return ids
 
 
 def _stored_path(source: Source, name: str) -> str:
-    if source.is_archive:
-        return f"{source.path.resolve()}{IN_ARCHIVE}{name}"
-    return folder.readable(str(source.path.resolve() / name))
+    where = (
+        f"{source.path.resolve()}{IN_ARCHIVE}{name}"
+        if source.is_archive
+        else str(source.path.resolve() / name)
+    )
+    return folder.readable(where)

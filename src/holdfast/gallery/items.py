@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from holdfast.gallery.database import DamageError
 from holdfast.gallery.values import Item
 
 T = TypeVar("T")
@@ -35,9 +37,19 @@ def items_at(connection: sqlite3.Connection, slots: Iterable[int]) -> dict[int, 
     """The items in `slots`."""
     found: dict[int, Item] = {}
     for chunk in _chunks(slots):
-        statement = f"SELECT slot, id, label, path, digest FROM items WHERE slot IN ({_marks(chunk)})"
-        found.update((row[0], Item(*row[1:])) for row in connection.execute(statement, chunk))
+        statement = (
+            f"SELECT slot, id, label, path, digest, checksum FROM items WHERE slot IN ({_marks(chunk)})"
+        )
+        for slot, *fields, stored in connection.execute(statement, chunk):
+            found[slot] = Item(*fields)
+            if stored != checksum(found[slot]):
+                raise DamageError(f"the item in slot {slot} does not match its checksum")
     return found
+
+
+def checksum(item: Item) -> int:
+    """CRC-32 of everything an item says."""
+    return zlib.crc32(repr((item.id, item.label, item.path, item.digest)).encode())
 
 
 def page_of_ids(connection: sqlite3.Connection, after: str | None) -> list[str]:
@@ -52,16 +64,19 @@ def page_of_ids(connection: sqlite3.Connection, after: str | None) -> list[str]:
 def insert(connection: sqlite3.Connection, start: int, items: Iterable[Item]) -> None:
     """Put `items` into the slots from `start` on."""
     connection.executemany(
-        "INSERT INTO items (slot, id, label, path, digest) VALUES (?, ?, ?, ?, ?)",
-        ((slot, item.id, item.label, item.path, item.digest) for slot, item in enumerate(items, start)),
+        "INSERT INTO items (slot, id, label, path, digest, checksum) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            (slot, item.id, item.label, item.path, item.digest, checksum(item))
+            for slot, item in enumerate(items, start)
+        ),
     )
 
 
 def update(connection: sqlite3.Connection, items: Iterable[tuple[int, Item]]) -> None:
     """Give the items in these slots the label, path and digest of the new ones."""
     connection.executemany(
-        "UPDATE items SET label = ?, path = ?, digest = ? WHERE slot = ?",
-        ((item.label, item.path, item.digest, slot) for slot, item in items),
+        "UPDATE items SET label = ?, path = ?, digest = ?, checksum = ? WHERE slot = ?",
+        ((item.label, item.path, item.digest, checksum(item), slot) for slot, item in items),
     )
 
 

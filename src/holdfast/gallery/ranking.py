@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.errors import GalleryError
 from holdfast.gallery.exact import Doubles, Found, Slots
 from holdfast.gallery.values import Hit, Hits, Item
 
@@ -41,6 +42,8 @@ def hits(query: str, ranked: Ranked, row: int, items: Mapping[int, Item]) -> Hit
     columns = (ranked.distances[row].tolist(), ranked.slots[row].tolist(), ranked.tied[row].tolist())
     made = []
     for place, (distance, slot, tied) in enumerate(zip(*columns, strict=True), start=1):
+        if slot not in items:
+            raise GalleryError(f"the gallery is damaged: no item is in slot {slot}; index the images again")
         item = items[slot]
         made.append(Hit(place, item.id, distance, item.label, item.path, tied))
     return Hits(query, tuple(made))

@@ -127,17 +127,23 @@ class Store:
         if uid != self._uid or (self._frozen and database.signature(self.path) != self._signature):
             raise GalleryError(f"{self.path} was replaced or changed by its owner; open it again")
 
+    def check_embedder(self, embedder: EmbedderInfo) -> None:
+        """Refuse an embedder that did not make the vectors."""
+        made_by = self.info().embedder.fingerprint
+        if made_by != embedder.fingerprint:
+            raise GalleryError(
+                f"{self.path} was made by embedder {made_by[:12]}, not by {embedder.fingerprint[:12]};"
+                " use that embedder or index the images again"
+            )
+
 
 def open_store(path: Path, *, embedder: EmbedderInfo | None, readonly: bool, wait: float) -> Store:
     """The gallery at `path`, its vectors read; refused if another embedder made it."""
     with opened(path, readonly=readonly, wait=wait) as (connection, frozen):
         store = Store(path, connection, readonly=readonly, frozen=frozen)
-        made_by = store.info().embedder.fingerprint
-        if embedder is not None and made_by != embedder.fingerprint:
-            raise GalleryError(
-                f"{path} was made by embedder {made_by[:12]}, not by {embedder.fingerprint[:12]};"
-                " use that embedder or index the images again"
-            )
+        store.info()  # refuses a gallery that contradicts itself
+        if embedder is not None:
+            store.check_embedder(embedder)
         with store.read():
             return store
 

@@ -1,8 +1,8 @@
 """How a gallery is ranked for each query, and what a ranking is worth, block by block.
 
-Distances are Euclidean, computed in float64. Two distances closer than the rounding of that
+Distances are Euclidean, computed in float64. Two squared distances closer than the rounding of that
 computation are a tie, and a tie counts against the search: an other-class candidate as near as a
-same-class one is ranked before it.
+same-class one is ranked before it. So a collapsed embedder, all outputs alike, finds nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from holdfast.errors import DataError
 BLOCK_BYTES = 256 * 2**20
 """The memory that one block of the distance matrix, with its sorted copy, may take."""
 
-_BYTES_PER_PAIR = 56
-_TIE = 2.0**-44
+_BYTES_PER_PAIR = 96
+_LEAST = 1e-300
+"""A tie where all distances are zero."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,21 @@ def rank(
         raise DataError(f"k must be at least 1, found {min(ks)}")
     n = len(candidates)
     rows = max(1, min(512, block_bytes // (_BYTES_PER_PAIR * n)))
-    wide = candidates.double()
+    # Distances do not see a shift; without one, far from the origin their digits would cancel.
+    centre = candidates.double().mean(0)
+    wide = candidates.double() - centre
     norms = wide.square().sum(1)
+    rounding = 4 * (wide.shape[1] + 4) * 2.0**-53
     if self_match is None:
         self_match = torch.full((len(queries),), -1)
     for first in range(start, len(queries), rows):
         span = range(first, min(first + rows, len(queries)))
         part = slice(span.start, span.stop)
-        squared = _squared_distances(queries[part].double(), wide, norms)
+        asked = queries[part].double() - centre
+        squared = _squared_distances(asked, wide, norms)
+        tie = rounding * (asked.norm(dim=1) + norms.max().sqrt()).square() + _LEAST
         relevant = query_labels[part, None] == candidate_labels[None]
-        yield span, _outcomes(squared, relevant, self_match[part], ks, top, quantiles)
+        yield span, _outcomes(squared, relevant, tie[:, None], self_match[part], ks, top, quantiles)
 
 
 def _squared_distances(queries: Tensor, candidates: Tensor, norms: Tensor) -> Tensor:
@@ -88,7 +94,13 @@ def _squared_distances(queries: Tensor, candidates: Tensor, norms: Tensor) -> Te
 
 
 def _outcomes(
-    squared: Tensor, relevant: Tensor, self_match: Tensor, ks: Sequence[int], top: int, quantiles: int
+    squared: Tensor,
+    relevant: Tensor,
+    tie: Tensor,
+    self_match: Tensor,
+    ks: Sequence[int],
+    top: int,
+    quantiles: int,
 ) -> Outcomes:
     """Everything after the sort works on the places of the same-class candidates alone."""
     queries, n = squared.shape
@@ -97,7 +109,6 @@ def _outcomes(
     size = n - (self_match >= 0).long()
 
     # Same-class candidates step back by the rounding error, so that the sort puts ties against us.
-    tie = _TIE * squared.amax(1, keepdim=True)
     squared += torch.where(relevant, tie, 0.0)
     squared[with_self, self_match[with_self]] = torch.inf
     key, order = squared.sort(dim=1)
@@ -135,7 +146,7 @@ def _outcomes(
         found=found,
         average_precision=_sum_by(row, precision, queries) / count,
         average_precision_at_r=_sum_by(row[within_r], precision[within_r], queries) / count,
-        r_precision=torch.bincount(row[within_r], minlength=queries) / count,
+        r_precision=torch.bincount(row[within_r], minlength=queries) / count.double(),
         same_distance=distance(same).masked_fill(none[:, None], torch.nan),
         other_distance=distance(other).masked_fill((size == count)[:, None], torch.nan),
         top=torch.where(listed, order[:, : shown.shape[1]], -1),

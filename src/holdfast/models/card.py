@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, JsonValue, PositiveInt, ValidationError
 
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.models.embedder import Embedder
 from holdfast.models.pixels import Pixels
+from holdfast.provenance import versions
 from holdfast.spec import ImageSpec
 
 FORMAT = "holdfast-checkpoint"
@@ -73,7 +70,7 @@ def make_card(
         "data": data,
         "seed": seed,
         "metrics": {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()},
-        "versions": _versions(),
+        "versions": versions(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "fingerprint": embedder.fingerprint(),
         "weights": weights.model_dump(),
@@ -89,7 +86,9 @@ def read_card(path: Path) -> tuple[Card, dict[str, Any]]:
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError as cause:
-        raise CheckpointError(f"{path.parent} is not a checkpoint: it has no {path.name}") from cause
+        raise CheckpointError(
+            f"{path.parent} is not a checkpoint: it has no {path.name} (a run gets one when its training ends)"
+        ) from cause
     except OSError as cause:
         raise CheckpointError(f"could not read {path} ({cause.strerror})") from cause
     except (ValueError, RecursionError) as cause:
@@ -109,16 +108,3 @@ def read_card(path: Path) -> tuple[Card, dict[str, Any]]:
         raise CheckpointError(f"{path} is not a whole card: {where}: {first['msg']}") from cause
     except HoldfastError as cause:
         raise CheckpointError(f"{path} is not a whole card: {cause}") from cause
-
-
-def _versions() -> dict[str, str]:
-    try:
-        own = metadata.version("holdfast")
-    except metadata.PackageNotFoundError:
-        own = "unknown"
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "holdfast": own,
-    }

@@ -59,6 +59,7 @@ class Embedder(nn.Module):
         self.architecture = dict(architecture)
         self.freeze_batch_norm = False
         self.card = None
+        self._printed: tuple[object, str] | None = None
         self.normalise = nn.Identity() if pixels is None else Normalise(pixels)
         self.network = network
         self.flatten = nn.Flatten(1) if flatten else nn.Identity()
@@ -120,13 +121,17 @@ class Embedder(nn.Module):
     def fingerprint(self) -> str:
         """SHA-256 over `describe()` and all parameters and buffers: equal means the same function.
 
-        Of a wrapped module only the tensors and the names and types of its layers are known: a change
-        of its code or of a setting such as a stride does not show.
+        For a wrapped module the class counts by its name alone: its code cannot be hashed, and the
+        module it is imported from may change its name. It is computed again only when a tensor was
+        written to or replaced.
         """
-        description = self.describe()
-        # The same class may be imported from __main__ today and from a package tomorrow.
-        description["architecture"].pop("module", None)
-        return fingerprint(self.network, description)
+        tensors = (*self.network.parameters(), *self.network.buffers())
+        state = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
+        if self._printed is None or self._printed[0] != state:
+            description = self.describe()
+            description["architecture"].pop("module", None)
+            self._printed = (state, fingerprint(self.network, description))
+        return self._printed[1]
 
 
 def _bar(total: int, wanted: bool) -> AbstractContextManager[progress_bar.Advance]:

@@ -88,7 +88,8 @@ def training_curves(log: Sequence[dict[str, Any]]) -> list[str]:
 def _figure(title: str, traces: Sequence[dict[str, Any]], *, x: dict[str, Any], y: dict[str, Any]) -> str:
     import plotly.graph_objects as go
 
-    figure = go.Figure([go.Scatter(mode="lines", **trace) for trace in traces])
+    few = max((len(trace["x"]) for trace in traces), default=0) < 12
+    figure = go.Figure([go.Scatter(mode="lines+markers" if few else "lines", **trace) for trace in traces])
     axis = {"gridcolor": "rgba(128,128,128,.2)", "zerolinecolor": "rgba(128,128,128,.3)"}
     figure.update_layout(
         title={"text": title, "font": {"size": 14}},

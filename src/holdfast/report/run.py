@@ -23,8 +23,9 @@ REPORT = "report.html"
 CLASSES = 20
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
+def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of the run, or of the single evaluation, in `folder`; the page's path."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}; a report is made of a run's folder")
     evaluations = [read_evaluation(path.parent) for path in sorted(folder.rglob(ROWS))]
@@ -33,7 +34,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         raise DataError(
             f"nothing to report in {folder}: no rows and no training log; run 'holdfast evaluate' first"
         )
-    card = json.loads((folder / CARD).read_text()) if (folder / CARD).exists() else {}
+    card = _card(folder / CARD)
     page = render(
         "run.html.j2",
         title=f"Holdfast report: {folder.resolve().name}",
@@ -42,9 +43,19 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         training=figures.training_curves(log),
         evaluations=[_evaluation(evaluation, folder) for evaluation in evaluations],
     )
-    out = out or folder / REPORT
+    out = folder / REPORT if out is None else Path(out)
     atomic_write(out, page)
     return out
+
+
+def _card(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        card: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}); train again or remove it") from None
+    return card
 
 
 def _subtitle(card: dict[str, Any]) -> str:

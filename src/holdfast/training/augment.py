@@ -24,8 +24,3 @@ def augment(images: Tensor, *, crop: int, flip: bool) -> Tensor:
         mirrored = torch.rand(n) < 0.5
         images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
     return images.contiguous()
-
-
-def to_unit(images: Tensor) -> Tensor:
-    """uint8 pixels as floats in [0, 1]."""
-    return images.to(torch.float32).div_(255)

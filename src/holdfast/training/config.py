@@ -16,7 +16,7 @@ from holdfast.training.schedules import Shape
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataSection(_Section):
@@ -26,7 +26,7 @@ class DataSection(_Section):
     split: Literal["closed", "open", "given"] | None = None
     image_size: int | None = Field(default=None, ge=8, le=1024)
     channels: Literal[1, 3] | None = None
-    fit: Literal["crop", "squash"] = "crop"
+    fit: Literal["crop", "squash"] | None = None
     validation: float = Field(default=0.1, ge=0, le=0.5)
     """Share of the training images held out to watch the training; 0 turns it off."""
 
@@ -123,23 +123,27 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return out
 
 
-def differences(one: TrainConfig, other: TrainConfig) -> list[str]:
-    """The dotted keys in which two configs differ, with both values."""
+def differences(stored: TrainConfig, asked: TrainConfig) -> list[str]:
+    """The dotted keys that `asked` sets to something else than `stored` has, with both values.
 
-    def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for key, value in table.items():
-            if isinstance(value, Mapping) and value:
-                out.update(flat(value, f"{prefix}{key}."))
-            else:
-                out[prefix + key] = value
-        return out
+    What was not set is not asked for: defaults do not count.
+    """
+    there, wanted = (
+        _flat(stored.model_dump(mode="json")),
+        _flat(asked.model_dump(mode="json", exclude_unset=True)),
+    )
+    unlike = [key for key, value in wanted.items() if value is not None and there.get(key) != value]
+    return [f"{key} ({there.get(key)} there, {wanted[key]} asked)" for key in sorted(unlike)]
 
-    first, second = flat(one.model_dump(mode="json")), flat(other.model_dump(mode="json"))
-    keys = sorted(first.keys() | second.keys())
-    return [
-        f"{k} ({first.get(k)} there, {second.get(k)} asked)" for k in keys if first.get(k) != second.get(k)
-    ]
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            out.update(_flat(value, f"{prefix}{key}."))
+        else:
+            out[prefix + key] = value
+    return out
 
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:

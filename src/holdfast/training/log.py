@@ -30,7 +30,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     records = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
             records.append(json.loads(line))
         except json.JSONDecodeError:

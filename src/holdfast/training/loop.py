@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.errors import RunError
+from holdfast.models import to_unit
 from holdfast.progress import bar
-from holdfast.training.augment import augment, to_unit
+from holdfast.training.augment import augment
 from holdfast.training.config import TrainSection
 from holdfast.training.defences import Batch, Defence, Moment
 from holdfast.training.log import Log
@@ -71,21 +72,33 @@ def fit(
     *,
     seed: int,
     folder: Path,
+    data: str = "",
     validate: Callable[[], dict[str, float]] | None = None,
     warn: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
-    """Train `embedder` in place, or go on where `folder` has a state; interrupt to stop after a step."""
-    steps = settings.steps or max(1, math.ceil(settings.epochs * len(images) / settings.batch))
+    """Train `embedder` in place, or go on where `folder` has a state; interrupt to stop after a step.
+
+    `data` is a digest of the images: a state that was made with others is refused.
+    """
+    steps = total_steps(settings, len(images))
     every = settings.validate_every or max(1, steps // 10)
     optimiser = make_optimiser(embedder, defence, settings)
     modules: dict[str, nn.Module] = {"embedder": embedder, "defence": defence}
     state = folder / STATE
-    step = load_state(state, modules, optimiser) if state.exists() else 0
+    step, spread = 0, 0.0
+    if state.exists():
+        kept = load_state(state, modules, optimiser)
+        step, spread = int(kept["step"]), float(kept["spread"])
+        if kept["data"] != data or step > steps:
+            raise RunError(f"{folder} was begun with other images or more steps; train into a new folder")
+
+    def save() -> None:
+        save_state(state, modules, optimiser, {"step": step, "spread": spread, "data": data})
+
     log = Log(folder / LOG, step)
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     started = saved = time.monotonic()
     notes: dict[str, str] = {}
-    spread: float | None = None
     with _reproducible(), _stop_request() as stop, bar("training", steps, step) as advance:
         while step < steps and not stop.is_set():
             moment = Moment(step, steps)
@@ -107,13 +120,13 @@ def fit(
             loss = terms.loss.item()
             if not math.isfinite(loss):
                 raise RunError(
-                    f"the loss became {loss} at step {step + 1}; the state before it is kept in {folder}: "
+                    f"the loss became {loss} at step {step + 1}; "
                     "use a lower learning rate (--lr) or train.clip in a new run"
                 )
             optimiser.step()
             step += 1
             if step % settings.log_every == 0 or step == steps:
-                seen = telemetry(terms.embeddings, batch.labels)
+                seen = telemetry(terms.embeddings, batch.labels if terms.labels is None else terms.labels)
                 log.write(step=step, loss=loss, lr=settings.lr * factor, **seen, **terms.logs)
                 spread = spread or seen["mean_distance"]
                 if seen["mean_distance"] < COLLAPSED * spread:
@@ -125,11 +138,16 @@ def fit(
                 notes["validation"] = "validation " + " ".join(f"{k} {v:.3f}" for k, v in result.items())
             advance(1, "  ".join(notes.values()))
             if step == steps or time.monotonic() - saved >= settings.checkpoint_seconds:
-                save_state(state, modules, optimiser, step)
+                save()
                 saved = time.monotonic()
     if step < steps:
-        save_state(state, modules, optimiser, step)
+        save()
     return Outcome(step, steps, time.monotonic() - started)
+
+
+def total_steps(settings: TrainSection, images: int) -> int:
+    """How many steps a run over that many images has."""
+    return settings.steps or max(1, math.ceil(settings.epochs * images / settings.batch))
 
 
 def make_optimiser(embedder: nn.Module, defence: Defence, settings: TrainSection) -> torch.optim.Optimizer:

@@ -48,9 +48,8 @@ def semi_hard_triplets(distance: Tensor, labels: Tensor, width: float) -> Triple
     anchor, positive, order, others = _pairs(labels)
     same = labels[:, None] == labels[None]
     far, by_distance = torch.where(same, torch.inf, distance).sort(dim=1)
-    reach = distance[anchor, positive]
-    low = torch.searchsorted(far[anchor], reach[:, None], right=True).squeeze(1)
-    high = torch.searchsorted(far[anchor], (reach + width)[:, None]).squeeze(1)
+    low = torch.searchsorted(far, distance, right=True)[anchor, positive]
+    high = torch.searchsorted(far, distance + width)[anchor, positive]
     draw = torch.rand(len(anchor))
     inside = by_distance[anchor, (low + (draw * (high - low)).long()).clamp(max=len(labels) - 1)]
     anywhere = order[anchor, (draw * others[anchor]).long()]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from holdfast import data, models
 from holdfast.data import Dataset, ImageSet
@@ -18,9 +20,9 @@ from holdfast.metrics import rank
 from holdfast.metrics.summary import hit_rate
 from holdfast.models import Embedder
 from holdfast.spec import ImageSpec
-from holdfast.training.config import TrainConfig, differences, parse, read_toml
+from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
 from holdfast.training.defences import build_defence, defence_class
-from holdfast.training.loop import Outcome, fit
+from holdfast.training.loop import Outcome, fit, total_steps
 from holdfast.training.randomness import derive
 
 CONFIG = "config.toml"
@@ -39,32 +41,41 @@ class Run:
 
 
 def train(
-    config: TrainConfig, out: Path, *, warn: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+    config: TrainConfig, out: Path, *, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
 ) -> Run:
     """Train what `config` describes into the folder `out`; call again to go on after a stop.
 
     The folder gets `config.toml`, `log.jsonl`, `state.safetensors` and, at the end, the checkpoint
     `model.safetensors` with its `card.json`.
     """
-    _check_folder(out, config)
+    begun = _stored_config(out, config)
+    config = begun or config
     dataset = load_data(config)
     embedder = build_embedder(config, dataset.train.spec)
-    config = settle(config, dataset, embedder)
-    training, validation = _hold_out(dataset.train, config)
+    config = begun or settle(config, dataset, embedder)
+    with _seeded(config.seed, "defence"):
+        defence = build_defence(config.defence, max(2, len(dataset.train.classes)))
+    training, validation = _hold_out(defence.images(dataset), config)
     labels = training.require_labels("training")
-    classes = int(labels.max()) + 1
-    defence = build_defence(config.defence, classes)
     sampler = defence.sampler(labels, config.train.batch, config.seed)
     embedder.freeze_batch_norm = config.train.freeze_batch_norm
+    with _seeded(config.seed, "prepare"):
+        defence.prepare(embedder)
     metrics: dict[str, float] = {}
 
     def validate() -> dict[str, float]:
-        assert validation is not None
-        metrics.update(validation_recall(embedder, validation))
+        metrics.update(validation_recall(embedder, validation) if validation is not None else {})
         return dict(metrics)
 
+    say(dataset.reading)
+    size = sum(parameter.numel() for parameter in embedder.parameters())
+    say(
+        f"training {config.model.name} ({size:,} parameters) on {len(training):,} images of {dataset.name}: "
+        f"{total_steps(config.train, len(training)):,} steps of {config.train.batch}"
+    )
     with exclusive(out, "training"):
-        atomic_write(out / CONFIG, config.to_toml())
+        if begun is None:
+            atomic_write(out / CONFIG, config.to_toml())
         outcome = fit(
             embedder,
             training,
@@ -74,8 +85,9 @@ def train(
             config.train,
             seed=config.seed,
             folder=out,
+            data=training.digest(),
             validate=validate if validation is not None else None,
-            warn=warn,
+            warn=say,
         )
         embedder.eval()
         if outcome.finished:
@@ -85,23 +97,20 @@ def train(
                 config=config.model_dump(mode="json"),
                 data=dataset.name,
                 seed=config.seed,
-                metrics=metrics,
+                metrics=metrics or validate(),
             )
     return Run(out, config, outcome, embedder, metrics)
 
 
 def load_data(config: TrainConfig) -> Dataset:
     """The config's data set in the shape it asks for."""
-    wanted = config.data
-    spec = None
-    if wanted.image_size is not None or wanted.channels is not None:
-        natural = data.natural_spec(wanted.name)
-        spec = ImageSpec(
-            wanted.channels or natural.channels,
-            wanted.image_size or natural.height,
-            wanted.image_size or natural.width,
-            wanted.fit,
-        )
+    wanted, natural = config.data, data.natural_spec(config.data.name)
+    spec = ImageSpec(
+        wanted.channels or natural.channels,
+        wanted.image_size or natural.height,
+        wanted.image_size or natural.width,
+        wanted.fit or natural.fit,
+    )
     return data.load(wanted.name, spec=spec, split=wanted.split)
 
 
@@ -110,7 +119,13 @@ def settle(config: TrainConfig, dataset: Dataset, embedder: Embedder) -> TrainCo
     spec = dataset.train.spec
     photos = spec.channels == 3
     table = config.model_dump()
-    table["data"].update(split=dataset.split, image_size=spec.height, channels=spec.channels, fit=spec.fit)
+    table["data"].update(
+        name=data.absolute(config.data.name),
+        split=dataset.split,
+        image_size=spec.height,
+        channels=spec.channels,
+        fit=spec.fit,
+    )
     train_table = table["train"]
     if train_table["crop"] is None:
         train_table["crop"] = spec.height // 8 if photos else 0
@@ -123,10 +138,14 @@ def settle(config: TrainConfig, dataset: Dataset, embedder: Embedder) -> TrainCo
 def build_embedder(config: TrainConfig, spec: ImageSpec) -> Embedder:
     """The config's network with its first weights, which depend on the seed alone."""
     unit_norm = config.model.unit_norm
+    reserved = {"spec", "dim", "unit_norm", "weights", "mean", "std", "freeze_batch_norm"} & set(
+        config.model.options
+    )
+    if reserved:
+        raise ConfigError(f"model.options are the network's own; '{min(reserved)}' is not one of them")
     if unit_norm is None:
         unit_norm = defence_class(config.defence.name).unit_norm
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(config.seed, "weights"))
+    with _seeded(config.seed, "weights"):
         return models.build(
             config.model.name,
             spec=spec,
@@ -137,42 +156,70 @@ def build_embedder(config: TrainConfig, spec: ImageSpec) -> Embedder:
         )
 
 
+@contextmanager
+def _seeded(seed: int, place: str) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, place))
+        yield
+
+
 def validation_recall(embedder: Embedder, images: ImageSet) -> dict[str, float]:
-    """Hit rate at 1 among the held-out images, each asked against all others."""
+    """Hit rate at 1 among the held-out images, each asked against all others; nothing where none has a partner."""
     vectors = embedder.embed(images)
     labels = torch.from_numpy(images.require_labels("validation"))
     everyone = torch.arange(len(images))
     blocks = rank(vectors, vectors, labels, labels, self_match=everyone, ks=(1,))
     first = np.concatenate([outcome.first_rank.numpy() for _, outcome in blocks])
-    return {"hit_rate_1": hit_rate(first, 1) or 0.0}
+    rate = hit_rate(first, 1)
+    return {} if rate is None else {"hit_rate_1": rate}
 
 
 def _hold_out(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet | None]:
+    """What trains and what is watched: pairs at least, so that each held-out image has one to find."""
     labels = images.require_labels("training")
     if config.data.validation == 0:
         return images, None
-    kept, held = data.hold_out(labels, config.data.validation, derive(config.seed, "validation") % 2**32)
-    if len(held) < 2:
+    seed = derive(config.seed, "validation") % 2**32
+    kept, held = data.hold_out(labels, config.data.validation, seed, least=2)
+    if len(held) == 0:
         return images, None
-    return images.take(kept), images.take(held[:VALIDATION_IMAGES])
+    return images.take(kept), images.take(_some_of_each(held, labels, seed))
 
 
-def _check_folder(out: Path, config: TrainConfig) -> None:
-    """Refuse a folder that holds something else, before any work is done."""
+def _some_of_each(held: NDArray[np.int64], labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """At most `VALIDATION_IMAGES`: as many of each class as fit, but two; of many classes some, at random."""
+    random = np.random.default_rng(seed)
+    held = random.permutation(held)
+    classes = random.permutation(np.unique(labels[held]))
+    each = max(2, VALIDATION_IMAGES // len(classes))
+    chosen = [held[labels[held] == label][:each] for label in classes[: VALIDATION_IMAGES // 2]]
+    return np.sort(np.concatenate(chosen)[:VALIDATION_IMAGES])
+
+
+def _stored_config(out: Path, asked: TrainConfig) -> TrainConfig | None:
+    """The config of a run that was begun in `out`; None for a new folder.
+
+    A folder that holds something else is refused before any work is done, and so is a begun run of
+    which something else is asked.
+    """
     if (out / models.CARD).exists():
         raise RunError(f"{out} holds a finished run; choose another --out, or remove it to train anew")
     if not out.exists():
-        return
+        return None
     if not out.is_dir():
         raise RunError(f"{out} is a file; --out names a folder")
     if not (out / CONFIG).exists():
-        if any(entry.name != ".lock" for entry in out.iterdir()):
+        if any(not entry.name.startswith(".") for entry in out.iterdir()):
             raise RunError(f"{out} is not empty and not a run; choose another --out")
-        return
+        return None
     stored = parse(read_toml(out / CONFIG))
-    unlike = [line for line in differences(stored, config) if " None asked)" not in line]
+    if "name" in asked.data.model_fields_set:
+        named = {"data": {"name": data.absolute(asked.data.name)}}
+        asked = parse(merge(asked.model_dump(exclude_unset=True), named))
+    unlike = differences(stored, asked)
     if unlike:
         raise RunError(f"{out} was begun with another config: {'; '.join(unlike)}; choose another --out")
+    return stored
 
 
 def read_config(folder: Path) -> TrainConfig:

@@ -19,6 +19,34 @@ class Sampler(Protocol):
     def indices(self, step: int) -> Tensor: ...
 
 
+class Shuffled:
+    """Plain batches: the images in the order of a fresh permutation on each pass.
+
+    Batch `step` is a function of (number of images, seed, step) alone.
+    """
+
+    def __init__(self, images: int, batch: int, seed: int) -> None:
+        if images < 1 or batch < 1:
+            raise DataError(f"a batch of {batch} cannot be drawn from {images} images")
+        self._images, self._batch, self._seed = images, batch, seed
+        self._pass: tuple[int, Tensor] | None = None
+
+    def indices(self, step: int) -> Tensor:
+        """The images of batch `step`."""
+        return self._take(step * self._batch, self._batch)
+
+    def _take(self, first: int, count: int) -> Tensor:
+        """`count` images from place `first` on in the endless row of permutations."""
+        number, offset = divmod(first, self._images)
+        if self._pass is None or self._pass[0] != number:
+            order = torch.randperm(self._images, generator=generator(self._seed, "pass", number))
+            self._pass = (number, order)
+        here = self._pass[1][offset : offset + count]
+        if len(here) == count:
+            return here
+        return torch.cat([here, self._take(first + len(here), count - len(here))])
+
+
 class ClassGroups:
     """Batches of groups: `per_class` images of one class each, so that every image has a partner.
 
@@ -49,21 +77,29 @@ class ClassGroups:
         self._groups = batch // per_class
         self._per_class = per_class
         self._seed = seed
-        self._pass: tuple[int, Tensor] | None = None
+        self._order = Shuffled(len(self._anchors), self._groups, seed)
 
     def indices(self, step: int) -> Tensor:
         """The images of batch `step`, group after group."""
         chance = generator(self._seed, "partners", step)
-        anchors = self._take(step * self._groups, self._groups)
+        anchors = self._anchors[self._order.indices(step)]
         if (self._codes[anchors] == self._codes[anchors[0]]).all():
             anchors = self._with_another_class(anchors, chance)
         codes = self._codes[anchors]
         counts = self._counts[codes][:, None]
-        # A partner stands a random number of places ≥ 1 further round the class, so is never the anchor.
-        draw = torch.rand(self._groups, self._per_class - 1, generator=chance, dtype=torch.float64)
-        places = self._rank_in_class[anchors][:, None] + 1 + (draw * (counts - 1)).long()
+        # A partner stands ≥ 1 places further round the class, so is never the anchor; the places differ
+        # as long as the class has enough of them.
+        moves = torch.stack([self._moves(int(count), chance) for count in self._counts[codes]])
+        places = self._rank_in_class[anchors][:, None] + moves
         partners = self._members[self._starts[codes][:, None] + places % counts]
         return torch.cat([anchors[:, None], partners], 1).flatten()
+
+    def _moves(self, count: int, chance: torch.Generator) -> Tensor:
+        wanted, there = self._per_class - 1, max(count - 1, 1)
+        if wanted == 1:
+            return 1 + torch.randint(there, (1,), generator=chance)
+        order = torch.randperm(there, generator=chance)
+        return 1 + order.repeat(-(-wanted // there))[:wanted]
 
     def _with_another_class(self, anchors: Tensor, chance: torch.Generator) -> Tensor:
         """A batch of one class has no negatives: its last anchor gives way to one of another class.
@@ -73,14 +109,3 @@ class ClassGroups:
         others = torch.nonzero(self._codes != self._codes[anchors[0]]).squeeze(1)
         drawn = others[torch.randint(len(others), (1,), generator=chance)]
         return torch.cat([anchors[:-1], drawn])
-
-    def _take(self, first: int, count: int) -> Tensor:
-        """`count` anchors from place `first` on in the endless row of permutations."""
-        number, offset = divmod(first, len(self._anchors))
-        if self._pass is None or self._pass[0] != number:
-            order = torch.randperm(len(self._anchors), generator=generator(self._seed, "pass", number))
-            self._pass = (number, self._anchors[order])
-        here = self._pass[1][offset : offset + count]
-        if len(here) == count:
-            return here
-        return torch.cat([here, self._take(first + len(here), count - len(here))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from holdfast.errors import CheckpointError
 from holdfast.files import atomic_write
 
 
-def save_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer, step: int) -> None:
-    """Write the state after `step` steps in one atomic move."""
+def save_state(
+    path: Path, modules: dict[str, nn.Module], optimiser: Optimizer, notes: Mapping[str, object]
+) -> None:
+    """Write the state, with what else the run must remember as `notes`, in one atomic move."""
     tensors = {
         f"{part}/{name}": value.detach().contiguous()
         for part, module in modules.items()
@@ -25,16 +28,15 @@ def save_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer, 
         for key, value in entry.items():
             if isinstance(value, Tensor):
                 tensors[f"optimiser/{index}/{key}"] = value.detach().contiguous()
-    atomic_write(path, serialise(tensors, metadata={"step": str(step)}))
+    atomic_write(path, serialise(tensors, metadata={key: str(value) for key, value in notes.items()}))
 
 
-def load_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer) -> int:
-    """Put a saved state back in place; the number of steps that it had behind it."""
+def load_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer) -> dict[str, str]:
+    """Put a saved state back in place; its notes."""
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            notes = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        step = int(metadata["step"])
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             part, _, rest = name.partition("/")
@@ -45,7 +47,7 @@ def load_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer) 
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"cannot resume from {path}: {reason}; train into a new folder") from None
     _restore_optimiser(optimiser, parts.get("optimiser", {}))
-    return step
+    return notes
 
 
 def _restore_optimiser(optimiser: Optimizer, saved: dict[str, Tensor]) -> None:

@@ -5,19 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.errors import ConfigError, unknown_name
+from holdfast.training.defences.act import Act
 from holdfast.training.defences.base import Batch, Defence, DefenceOptions, Moment, Terms
+from holdfast.training.defences.c_ibp import CIbp
+from holdfast.training.defences.certified_margin import CertifiedMargin
+from holdfast.training.defences.certified_rank import CertifiedRank
+from holdfast.training.defences.fctb import Fctb
 from holdfast.training.defences.margin import Margin
+from holdfast.training.defences.tbt import Tbt
 from holdfast.training.defences.triplet import Triplet
 
 DEFENCES: dict[str, type[Defence]] = {
     "triplet": Triplet,
     "margin": Margin,
+    "act": Act,
+    "c-ibp": CIbp,
+    "tbt": Tbt,
+    "fctb": Fctb,
+    "certified-margin": CertifiedMargin,
+    "certified-rank": CertifiedRank,
 }
 
 
 def defence_class(name: Any) -> type[Defence]:
     """The defence of that name."""
-    if name not in DEFENCES:
+    if not isinstance(name, str) or name not in DEFENCES:
         raise ConfigError(unknown_name("defence", str(name), DEFENCES))
     return DEFENCES[name]
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from holdfast.data import Dataset, ImageSet
 from holdfast.training.samplers import ClassGroups, Sampler
 
 
@@ -45,11 +46,15 @@ class Moment:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a step computed: the loss, the clean embeddings (for telemetry), values for the log."""
+    """What a step computed: the loss, clean embeddings for telemetry, values for the log.
+
+    `labels` are those of the embeddings, where these are not of the whole batch.
+    """
 
     loss: Tensor
     embeddings: Tensor
     logs: dict[str, float] = field(default_factory=dict)
+    labels: Tensor | None = None
 
 
 class Defence(nn.Module, ABC):
@@ -68,6 +73,13 @@ class Defence(nn.Module, ABC):
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
         """Which images make up a step; data that the defence cannot train on is refused here."""
         return ClassGroups(labels, batch, self.per_class, seed)
+
+    def images(self, dataset: Dataset) -> ImageSet:
+        """What the defence trains on: the training part, unless it says otherwise."""
+        return dataset.train
+
+    def prepare(self, embedder: nn.Module) -> None:
+        """Bring the first weights into the form that the defence wants, before the first step."""
 
     @abstractmethod
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:

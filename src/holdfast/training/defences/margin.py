@@ -1,7 +1,8 @@
 """Margin loss with a learnable boundary β and distance-weighted negatives (Wu et al. 2017).
 
-The loss and the sampling are those of pytorch-metric-learning, which are exactly the paper's:
-relu(d(a,p) − β + γ) + relu(β − d(a,n) + γ) over the pairs that violate it.
+The loss and the sampling are those of pytorch-metric-learning: relu(d(a,p) − β + γ) +
+relu(β − d(a,n) + γ) over the pairs that violate it, on normalised embeddings. It draws positives with
+replacement, and β has no regulariser (ν = 0).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 from torch import nn
 
+from holdfast.errors import ConfigError
 from holdfast.training.defences.base import Batch, Defence, DefenceOptions, Moment, Terms
 
 
@@ -47,6 +49,10 @@ class Margin(Defence):
             num_classes=classes if options.beta_per_class else None,
         )
         self._choose = DistanceWeightedMiner(cutoff=options.cutoff, nonzero_loss_cutoff=options.far)
+
+    def prepare(self, embedder: nn.Module) -> None:
+        if not getattr(embedder, "unit_norm", True):
+            raise ConfigError("the margin loss compares normalised embeddings; leave model.unit_norm true")
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         embeddings = embedder(batch.images)

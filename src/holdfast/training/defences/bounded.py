@@ -1,0 +1,67 @@
+"""What defences that train on bounds share: the embedder's graph, ramps, and IBP initialisation."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from holdfast.bounds import Box, Graph, image_box, interval_bounds, trace
+from holdfast.training.defences.base import Defence, DefenceOptions, Moment
+from holdfast.training.schedules import ramp
+
+
+class BoundedOptions(DefenceOptions):
+    """`eps` is reached between two shares of the run; the box is the paper's (not clipped) unless `clip`."""
+
+    eps: float = Field(default=0.2, ge=0, le=1)
+    clip: bool = False
+    ramp_start: float = Field(default=0.05, ge=0, le=1)
+    ramp_end: float = Field(default=0.35, ge=0, le=1)
+    ibp_init: bool = True
+    """Small first weights, so that the first bounds are not already far too wide."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.ramp_start > self.ramp_end:
+            raise ValueError(f"the ramp begins at {self.ramp_start} and ends at {self.ramp_end}")
+        return self
+
+
+class Bounded(Defence):
+    """A defence whose loss contains interval bounds of the embedder."""
+
+    options: BoundedOptions
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._graph: Graph | None = None
+
+    def prepare(self, embedder: nn.Module) -> None:
+        if self.options.ibp_init:
+            initialise(embedder)
+
+    def box(self, embedder: nn.Module, images: Tensor, eps: float) -> Box:
+        """The box of the features; its centre is not the clean embedding, except through affine layers."""
+        if self._graph is None:
+            self._graph = trace(embedder)
+        return interval_bounds(self._graph, image_box(images, eps, clip=self.options.clip))
+
+    def ramped(self, at: Moment, first: float, last: float) -> float:
+        """A value that goes from `first` to `last` over the ramp."""
+        return ramp(at.done, self.options.ramp_start, self.options.ramp_end, first, last)
+
+
+def initialise(embedder: nn.Module) -> None:
+    """Normal weights of standard deviation √(2π)/fan-in on all convolutions and all but the last linear layer.
+
+    With them the mean size of a box neither grows nor shrinks from layer to layer (Shi et al. 2021).
+    """
+    layers = [m for m in embedder.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    for layer in layers[:-1]:
+        fan_in = layer.weight[0].numel()
+        nn.init.normal_(layer.weight, std=math.sqrt(2 * math.pi) / fan_in)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)

@@ -1,0 +1,99 @@
+"""Certified-rank training: a smooth form of the rank that certificates count (ours)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from holdfast.bounds import distance_bounds
+from holdfast.training.defences.base import Batch, Moment, Terms
+from holdfast.training.defences.bounded import Bounded, BoundedOptions
+from holdfast.training.defences.certified_margin import spread
+from holdfast.training.losses import distances
+from holdfast.training.samplers import Sampler, Shuffled
+
+
+class CertifiedRankOptions(BoundedOptions):
+    """The first `boxes` images of a batch are attacked; the rest stay as they are."""
+
+    name: Literal["certified-rank"] = "certified-rank"
+    boxes: int = Field(default=80, ge=4)
+    small_eps: float = Field(default=0.5, ge=0, le=1)
+    """After the ramp a batch uses this share of eps …"""
+    small_share: float = Field(default=0.4, ge=0, le=1)
+    """… with this probability, else eps itself."""
+    temperature: float = Field(default=0.01, gt=0)
+    first_temperature: float = Field(default=0.1, gt=0)
+    nearer: float = Field(default=0.75, gt=0, le=1)
+    """β: how near the nearest right candidate of a gallery is, seen from that of a batch."""
+    offset: float = Field(default=0.05, gt=0)
+    others: float = Field(default=0.1, ge=0, le=1)
+    """Weight of the count over other-class candidates alone."""
+    clean: float = Field(default=0.0, ge=0)
+    """Weight of the same count without an attack."""
+
+
+class CertifiedRank(Bounded):
+    """Mean of log(δ + n), n the smooth number of candidates not surely behind the nearest right one.
+
+    Between boxes and plain embeddings, Eq. 17 and 18 give matrices of upper and lower distances; a
+    row is a query attack, a column a candidate attack, so one matrix serves both. For each, c* is
+    the same-class item with the smallest upper distance, ref = ‖r‖ + β(upper(c*) − ‖r‖), and
+    n = Σ over c ≠ c* of sigmoid((ref − lower(c)) / (T·s)), with s the spread of the embeddings, so that the
+    loss does not see their scale.
+    """
+
+    Options = CertifiedRankOptions
+    options: CertifiedRankOptions
+
+    def __init__(self, options: CertifiedRankOptions, classes: int) -> None:
+        super().__init__()
+        self.options = options
+
+    def sampler(self, labels: Any, batch: int, seed: int) -> Sampler:
+        return Shuffled(len(labels), batch, seed)
+
+    def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
+        o = self.options
+        eps = self.ramped(at, 0.0, o.eps)
+        if at.done >= o.ramp_end and torch.rand(()).item() < o.small_share:
+            eps = o.eps * o.small_eps
+        temperature = self.ramped(at, o.first_temperature, o.temperature)
+        attacked, labels = batch.images[: o.boxes], batch.labels
+        box = self.box(embedder, attacked, eps)
+        plain = embedder(batch.images[o.boxes :])
+        # An unclipped box is centred at the image, but its features are not at the image's features.
+        scale = spread(torch.cat([box.centre, plain]))
+        upper, lower = distance_bounds(box, plain)
+        same = labels[: o.boxes, None] == labels[None, o.boxes :]
+        size = box.radius.norm(dim=1)
+        width = temperature * scale
+        query = self._log_rank(upper, lower, same, size[:, None].expand_as(upper), width)
+        candidate = self._log_rank(upper.T, lower.T, same.T, size[None].expand_as(upper.T), width)
+        loss = 0.5 * (query + candidate) + 0.01 * scale.log().square()
+        if o.clean:
+            # An image is no candidate of its own; a finite distance keeps the gradients so.
+            apart = torch.eye(len(plain)) * 1e3 * scale.detach()
+            distance = distances(plain) + apart
+            own = labels[o.boxes :, None] == labels[None, o.boxes :]
+            loss = loss + o.clean * self._log_rank(distance, distance, own, torch.zeros_like(distance), width)
+        logs = {"eps": eps, "temperature": temperature, "scale": scale.item(), "radius": size.mean().item()}
+        return Terms(loss, plain, logs, labels[o.boxes :])
+
+    def _log_rank(self, upper: Tensor, lower: Tensor, same: Tensor, size: Tensor, width: Tensor) -> Tensor:
+        """Mean over rows that have a same-class item; `size` is ‖r‖ of the box in each pair."""
+        o = self.options
+        far = torch.where(same, upper, torch.inf)
+        best, where = far.min(1)
+        has = same.any(1)
+        r = size.gather(1, where[:, None]).squeeze(1)
+        ref = (r + o.nearer * (torch.where(has, best, 0.0) - r))[:, None]
+        ahead = torch.sigmoid((ref - lower) / width)
+        ahead = ahead.scatter(1, where[:, None], 0.0)
+        every = (o.offset + ahead.sum(1)).log()
+        other = (o.offset + torch.where(same, 0.0, ahead).sum(1)).log()
+        value = (1 - o.others) * every + o.others * other
+        return value[has].sum() / has.sum().clamp(min=1)
