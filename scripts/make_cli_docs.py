@@ -18,6 +18,7 @@ COMMANDS = [
     "index",
     "search",
     "evaluate",
+    "certify",
     "report",
     "gallery info",
     "gallery verify",

@@ -10,7 +10,7 @@ from pathlib import Path
 import holdfast
 
 PACKAGE = Path(holdfast.__file__).parent
-SHARED = {"errors", "spec", "files", "progress", "provenance"}
+SHARED = {"errors", "spec", "files", "progress", "provenance", "threat"}
 ALLOWED = {
     "data": set(),
     "models": set(),

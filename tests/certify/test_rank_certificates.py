@@ -9,8 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.bounds import Box
-from holdfast.certify import CandidateAttack, QueryAttack, RankBounds, Verdict, nearest
+from holdfast.bounds import Box, normalised
+from holdfast.certify import (
+    BothAttack,
+    CandidateAttack,
+    FewCandidatesAttack,
+    QueryAttack,
+    RankBounds,
+    Verdict,
+    nearest,
+)
 
 
 def worst_rank(distance: torch.Tensor, hit: int) -> int:
@@ -176,3 +184,85 @@ def test_what_is_not_finite_is_unknown(bad):
     same = torch.tensor([True, False, False, False, False]).expand(2, 5)
     assert attack.unbeaten(same)[1] == 4
     assert attack.unbeaten(~same & same).min() > 10**9, "nothing right to find is never certified"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 99_999),
+    candidates=st.integers(1, 6),
+    most=st.integers(0, 4),
+    size=st.sampled_from([0.0, 0.1, 0.5, 1.5]),
+)
+def test_few_altered_candidates_reach_exactly_the_interval(seed, candidates, most, size):
+    """Every choice of at most m candidates, each brought to its nearest or farthest: no rank beyond, both reached."""
+    boxes, _, g = setting(seed, candidates, 1, 3, size)
+    query = torch.randn(1, 3, generator=g, dtype=torch.float64)
+    attack = FewCandidatesAttack(boxes, boxes.centre, query, most)
+    hits = nearest(query, boxes.centre, candidates)
+    bounds = attack.ranks(hits)
+    labels = torch.randint(0, 2, (candidates,), generator=g)
+    sure = attack.unbeaten((labels == 1)[None])[0]
+    clean = (boxes.centre - query).norm(dim=1)
+    worst, best = [0] * candidates, [candidates] * candidates
+    for count in range(min(most, candidates) + 1):
+        for chosen in itertools.combinations(range(candidates), count):
+            for ends in itertools.product((attack.lower[0], attack.upper[0]), repeat=count):
+                distance = clean.clone()
+                for c, end in zip(chosen, ends, strict=True):
+                    distance[c] = end[c]
+                for column, hit in enumerate(hits[0].tolist()):
+                    worst[column] = max(worst[column], worst_rank(distance, hit))
+                    best[column] = min(best[column], best_rank(distance, hit))
+                if (labels == 1).any():
+                    first = distance[labels == 1].min()
+                    assert int((distance[labels == 0] <= first).sum()) <= sure
+    assert bounds.worst[0].tolist() == worst
+    assert bounds.best[0].tolist() == best
+
+
+@settings(max_examples=40, deadline=None)
+@given(**SHAPES)
+def test_no_altered_query_and_candidates_leave_the_interval(seed, candidates, d, size):
+    queries, _, g = setting(seed, 2, 1, d, size)
+    boxes, _, _ = setting(seed + 1, candidates, 1, d, size)
+    hits = nearest(queries.centre, boxes.centre, candidates)
+    bounds = BothAttack(queries, boxes).ranks(hits)
+    for _ in range(30):
+        z, c = (
+            box.centre
+            + box.radius * (2 * torch.rand(box.centre.shape, generator=g, dtype=torch.float64) - 1).sign()
+            for box in (queries, boxes)
+        )
+        distance = torch.cdist(z, c, compute_mode="donot_use_mm_for_euclid_dist")
+        for i in range(2):
+            for column, hit in enumerate(hits[i].tolist()):
+                assert bounds.best[i, column] <= best_rank(distance[i], hit)
+                assert worst_rank(distance[i], hit) <= bounds.worst[i, column]
+
+
+@settings(max_examples=60, deadline=None)
+@given(method=st.sampled_from(["paper", "interval"]), **SHAPES)
+def test_normalised_retrieval_is_certified_through_the_unnormalised_query(method, seed, candidates, d, size):
+    box, vectors, g = setting(seed, 2, candidates, d, size)
+    vectors = torch.nn.functional.normalize(vectors.float(), dim=1).double()
+    deployed = torch.nn.functional.normalize(box.centre.float(), dim=1).double()
+    hits = nearest(deployed, vectors, candidates)
+    attack = QueryAttack(box, vectors, method, unit_norm=True)
+    bounds = attack.ranks(hits)
+    paper = QueryAttack(box, vectors, "paper", unit_norm=True).ranks(hits)
+    assert (bounds.worst <= paper.worst).all()
+    points = [box.centre + box.radius * sign for sign in signs(d)]
+    points += [
+        box.centre + box.radius * (2 * torch.rand(2, d, generator=g, dtype=torch.float64) - 1)
+        for _ in range(20)
+    ]
+    held = normalised(box)
+    for z in points:
+        unit = torch.nn.functional.normalize(z.float(), dim=1).double()
+        inside = ~torch.isfinite(held.radius) | ((unit - held.centre).abs() <= held.radius)
+        assert inside.all()
+        distance = torch.cdist(unit, vectors, compute_mode="donot_use_mm_for_euclid_dist")
+        for i in range(2):
+            for column, hit in enumerate(hits[i].tolist()):
+                assert bounds.best[i, column] <= best_rank(distance[i], hit)
+                assert worst_rank(distance[i], hit) <= bounds.worst[i, column]

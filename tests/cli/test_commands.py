@@ -160,3 +160,17 @@ def test_version_and_help_need_no_torch():
     done = holdfast("--version")
     assert done.out.strip() == f"holdfast {__version__}"
     assert "evaluate" in holdfast("--help").out
+
+
+def test_certify_prints_three_numbers_and_keeps_rows(shop, tmp_path):
+    words = ("certify", shop.run, "--threat", "query:linf:1/255", "--threat", "candidates:linf:1/255:m=1")
+    done = holdfast(
+        *words, "--queries", 30, "--candidates", 60, "--k", "1,20", "--out", tmp_path / "c", "--json"
+    )
+    assert done.code == 0, done.err
+    table = json.loads(done.out)["table"]
+    assert [line["threat"] for line in table] == ["query:linf:1/255"] * 2 + ["candidates:linf:1/255:m=1"] * 2
+    assert all(0 <= line["cr_recall"] <= line["certified_hit_rate"] <= line["recall"] <= 1 for line in table)
+    bad = holdfast("certify", shop.run, "--threat", "query:linf:7")
+    assert bad.code == 2
+    assert "eps lies between 0 and 1" in bad.err

@@ -39,6 +39,22 @@ class Box:
         return Box(self.centre[indices], self.radius[indices])
 
 
+def normalised(box: Box) -> Box:
+    """A box that holds z / ‖z‖ for every z in the box; not finite where the box holds zero.
+
+    Coordinate by coordinate: the numerator in its interval, the norm between those of the nearest
+    and the farthest point.
+    """
+    least = torch.relu(box.centre.abs() - box.radius).norm(dim=1, keepdim=True)
+    most = (box.centre.abs() + box.radius).norm(dim=1, keepdim=True)
+    upper = torch.where(box.upper > 0, box.upper / least, box.upper / most)
+    lower = torch.where(box.lower < 0, box.lower / least, box.lower / most)
+    upper, lower = upper.clamp(max=1), lower.clamp(min=-1)
+    centre, radius = (upper + lower) / 2, (upper - lower) / 2
+    unsure = ~(least > 0).expand_as(radius)
+    return Box(centre, torch.where(unsure, torch.inf, radius * (1 + 2.0**-20) + 2.0**-20))
+
+
 def image_box(images: Tensor, eps: float | Tensor, *, clip: bool = True, rounding: bool = False) -> Box:
     """Every image within `eps` (ℓ∞) of the given ones, inside [0, 1] if `clip`.
 

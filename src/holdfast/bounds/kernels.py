@@ -43,6 +43,34 @@ def squared_bounds(
 
 
 @_compile
+def squared_box_bounds(
+    centre: Floats,
+    radius: Floats,
+    others: Floats,
+    spreads: Floats,
+    upper: Floats,
+    lower: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """Squares of the upper and lower distances of the boxes `first`… to every other box."""
+    zero = centre.dtype.type(0)
+    for i in range(first, last):
+        for j in range(others.shape[0]):
+            high = zero
+            low = zero
+            for k in range(others.shape[1]):
+                gap = abs(centre[i, k] - others[j, k])
+                reach = radius[i, k] + spreads[j, k]
+                far = gap + reach
+                near = max(gap - reach, zero)
+                high += far * far
+                low += near * near
+            upper[i, j] = high
+            lower[i, j] = low
+
+
+@_compile
 def box_gradients(
     centre: Floats,
     radius: Floats,

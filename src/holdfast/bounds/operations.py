@@ -28,13 +28,16 @@ UNIT = 2.0**-24
 _EXTRA = 2.0**-20
 
 
-def allowance(terms: int) -> float:
+def allowance(terms: int, dtype: torch.dtype = torch.float32) -> float:
     """The share of |x| + r that is added to r before an affine layer with sums of that many terms.
 
-    γ once for inference, once for the centre, once for the radius, and one to spare.
+    γ for inference. Where the box is itself computed in float32, its centre errs by γ(|W||m| + |b|) and
+    its radius by the share γ, which 2γ/(1 − γ) covers all together; in float64 they err by nothing
+    that counts.
     """
     n = terms + 3
-    return 4 * n * UNIT / (1 - n * UNIT) + _EXTRA
+    gamma = n * UNIT / (1 - n * UNIT)
+    return (gamma if dtype == torch.float64 else 2 * gamma / (1 - gamma)) + _EXTRA
 
 
 class Operation(ABC):
@@ -74,7 +77,7 @@ class _Affine(Operation):
         if not rounding:
             radius = self.apply(box.radius, True)
             return Box(centre if self.shift is None else centre + self.shift, radius)
-        share = allowance(self.terms)
+        share = allowance(self.terms, box.centre.dtype)
         radius = self.apply(torch.add(box.radius * (1 + share), box.centre.abs(), alpha=share), True)
         if self.shift is None:
             return Box(centre, radius)
@@ -98,7 +101,8 @@ class Linear(_Affine):
         self.terms = layer.in_features
 
     def apply(self, x: Tensor, absolute: bool) -> Tensor:
-        return F.linear(x, self.weight.abs() if absolute else self.weight)
+        weight = self.weight.to(x.dtype)
+        return F.linear(x, weight.abs() if absolute else weight)
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         return slope @ self.weight.to(slope.dtype)
@@ -117,7 +121,8 @@ class Convolution(_Affine):
         return None if self.bias is None else self.bias[:, None, None]
 
     def apply(self, x: Tensor, absolute: bool) -> Tensor:
-        layer, weight = self.layer, self.weight.abs() if absolute else self.weight
+        layer, weight = self.layer, self.weight.to(x.dtype)
+        weight = weight.abs() if absolute else weight
         return F.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
@@ -150,7 +155,7 @@ class Scale(_Affine):
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         box = super().interval(boxes, rounding)
         if rounding and self.parts is not None:
-            return Box(box.centre, box.radius + allowance(self.terms) * self.parts)
+            return Box(box.centre, box.radius + allowance(self.terms, box.centre.dtype) * self.parts)
         return box
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:

@@ -29,6 +29,18 @@ def distance_bounds(box: Box, vectors: Tensor) -> tuple[Tensor, Tensor]:
     return upper, lower
 
 
+def box_distance_bounds(box: Box, other: Box) -> tuple[Tensor, Tensor]:
+    """Upper and lower bounds of ‖z − v‖ for every z in each box and every v in each other box; no gradient."""
+    from holdfast.bounds.kernels import squared_box_bounds
+
+    tensors = [t.detach().contiguous() for t in (box.centre, box.radius, other.centre, other.radius)]
+    upper = torch.empty(len(box), len(other), dtype=box.centre.dtype)
+    lower = torch.empty_like(upper)
+    arrays = [t.numpy() for t in (*tensors, upper, lower)]
+    in_threads(lambda a, b: squared_box_bounds(*arrays, a, b), len(box), upper.numel())
+    return upper.sqrt_(), lower.sqrt_()
+
+
 class _Bounds(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, centre: Tensor, radius: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:

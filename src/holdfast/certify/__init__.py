@@ -1,6 +1,14 @@
 """What cannot happen: certificates for rankings."""
 
-from holdfast.certify.ranking import CandidateAttack, QueryAttack, nearest
+from holdfast.certify.ranking import BothAttack, CandidateAttack, FewCandidatesAttack, QueryAttack, nearest
 from holdfast.certify.values import RankBounds, Verdict
 
-__all__ = ["CandidateAttack", "QueryAttack", "RankBounds", "Verdict", "nearest"]
+__all__ = [
+    "BothAttack",
+    "CandidateAttack",
+    "FewCandidatesAttack",
+    "QueryAttack",
+    "RankBounds",
+    "Verdict",
+    "nearest",
+]

@@ -8,13 +8,12 @@ the exact minimum over the box and certifies everything that `"paper"` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from holdfast.bounds import Box, distance_bounds
+from holdfast.bounds import Box, box_distance_bounds, distance_bounds, normalised
 from holdfast.bounds.pairs import in_threads
 from holdfast.certify.values import RankBounds, rank_bounds
 
@@ -23,17 +22,7 @@ CHAMPIONS = 8
 """Same-class candidates that are tried against each rival; any subset is sound."""
 
 _SLACK = 2.0**-40
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """A gallery's vectors with their classes, in float64."""
-
-    vectors: Tensor
-    labels: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.vectors)
+_DIVISION = 2.0**-17
 
 
 def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
@@ -50,16 +39,25 @@ class QueryAttack:
     minimum ‖c‖² − ‖ĉ‖² − 2m·(c − ĉ) − 2r·|c − ĉ| is exact.
     """
 
-    def __init__(self, box: Box, candidates: Tensor, method: Method = "interval") -> None:
+    def __init__(
+        self, box: Box, candidates: Tensor, method: Method = "interval", *, unit_norm: bool = False
+    ) -> None:
         self._box = box.to(torch.float64)
         self._vectors = candidates.double().contiguous()
         self._method = method
-        self._upper, self._lower = distance_bounds(self._box, self._vectors)
-        self.known = torch.isfinite(self._upper).all(1) & torch.isfinite(self._lower).all(1)
         squared = self._vectors.square().sum(1)
-        self._level = torch.addmm(squared[None], self._box.centre, self._vectors.T, alpha=-2)
-        reach = self._box.centre.norm(dim=1) + self._box.radius.norm(dim=1) + squared.max().sqrt()
-        self._slack = _SLACK * reach.square()
+        reach = (self._box.centre.abs() + self._box.radius).norm(dim=1)
+        self._slack = _SLACK * (reach + squared.max().sqrt()).square()
+        if unit_norm:
+            # Candidates of norm 1 are ranked by the sign of z·(c − ĉ), which dividing z by its norm leaves
+            # alone; the slack pays for norms that are 1 only up to rounding, and for the rounded division.
+            self._upper, self._lower = distance_bounds(normalised(self._box), self._vectors)
+            self._level = torch.mm(self._box.centre, self._vectors.T).mul_(-2)
+            self._slack += reach * ((squared.max() - squared.min()) + _DIVISION)
+        else:
+            self._upper, self._lower = distance_bounds(self._box, self._vectors)
+            self._level = torch.addmm(squared[None], self._box.centre, self._vectors.T, alpha=-2)
+        self.known = torch.isfinite(self._level).all(1) & torch.isfinite(self._box.radius).all(1)
 
     def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
         """Rank intervals of the hits (candidate numbers, one row a query)."""
@@ -68,9 +66,7 @@ class QueryAttack:
             farther, closer = _count_apart(self._upper, self._lower, hits)
         else:
             farther, closer = self._count(hits)
-        if rank is None:
-            rank = torch.arange(1, hits.shape[1] + 1).expand_as(hits)
-        return rank_bounds(rank, farther, closer, n, self.known[:, None])
+        return rank_bounds(_given(rank, hits), farther, closer, n, self.known[:, None])
 
     def unbeaten(self, same: Tensor) -> Tensor:
         """For each query, an upper bound on the number of other-class candidates ahead of its own class.
@@ -115,7 +111,24 @@ class QueryAttack:
         return [x.contiguous().numpy() for x in t]
 
 
-class CandidateAttack:
+class _Apart:
+    """Rankings where each distance is bounded by itself: rows are queries, columns candidates."""
+
+    def __init__(self, upper: Tensor, lower: Tensor) -> None:
+        self.upper, self.lower = upper, lower
+        self.known = torch.isfinite(upper).all(1) & torch.isfinite(lower).all(1)
+
+    def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
+        """Rank intervals of the hits (candidate numbers, one row a query)."""
+        farther, closer = _count_apart(self.upper, self.lower, hits)
+        return rank_bounds(_given(rank, hits), farther, closer, self.upper.shape[1], self.known[:, None])
+
+    def unbeaten(self, same: Tensor) -> Tensor:
+        """As `QueryAttack.unbeaten`."""
+        return _unbeaten(self.upper, self.lower, same, self.known)
+
+
+class CandidateAttack(_Apart):
     """What an attacker who alters every candidate within its own box can do to rankings for fixed queries.
 
     Each candidate moves by itself, so c is surely farther than ĉ exactly if lower(c) > upper(ĉ) (Eq. 17
@@ -124,19 +137,80 @@ class CandidateAttack:
 
     def __init__(self, boxes: Box, queries: Tensor) -> None:
         upper, lower = distance_bounds(boxes.to(torch.float64), queries.double())
-        self.upper, self.lower = upper.T.contiguous(), lower.T.contiguous()
-        self.known = torch.isfinite(self.upper).all(1) & torch.isfinite(self.lower).all(1)
+        super().__init__(upper.T.contiguous(), lower.T.contiguous())
+
+
+class FewCandidatesAttack(_Apart):
+    """What an attacker who alters at most m candidates, of his choice, can do.
+
+    The hit's worst rank is 1 + max(a, b). (a) The hit is left alone: those already as near, and m of
+    those that can come as near. (b) The hit is altered, if m ≥ 1, to its farthest: those as near as
+    that, and m − 1 of those that can come. The best rank is found in the same way: 1 + the smaller
+    of the numbers that stay surely nearer.
+    """
+
+    def __init__(self, boxes: Box, candidates: Tensor, queries: Tensor, most: int) -> None:
+        bounds = CandidateAttack(boxes, queries)
+        super().__init__(bounds.upper, bounds.lower)
+        self._most = most
+        # The clean distance lies between its bounds also after rounding.
+        clean = torch.cdist(
+            queries.double(), candidates.double(), compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        self._clean = torch.minimum(torch.maximum(clean, self.lower), self.upper)
 
     def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
         """Rank intervals of the hits (candidate numbers, one row a query)."""
-        farther, closer = _count_apart(self.upper, self.lower, hits)
-        if rank is None:
-            rank = torch.arange(1, hits.shape[1] + 1).expand_as(hits)
-        return rank_bounds(rank, farther, closer, self.upper.shape[1], self.known[:, None])
+        m, n = self._most, self.upper.shape[1]
+        own, high, low = (t.gather(1, hits) for t in (self._clean, self.upper, self.lower))
+        clean, upper, lower = (t.sort(dim=1).values for t in (self._clean, self.upper, self.lower))
+
+        def to(values: Tensor, x: Tensor, right: bool) -> Tensor:
+            return torch.searchsorted(values, x.contiguous(), right=right)
+
+        # Each count holds the hit itself once: its own distance is ≤ x, its lower bound too.
+        as_near = to(clean, own, True) - 1
+        ahead = as_near + (to(lower, own, True) - 1 - as_near).clamp(max=m)
+        behind = to(clean, own, False)
+        stay = behind - (behind - to(upper, own, False)).clamp(min=0, max=m)
+        if m >= 1:
+            as_near = to(clean, high, True) - 1
+            ahead = torch.maximum(ahead, as_near + (to(lower, high, True) - 1 - as_near).clamp(max=m - 1))
+            behind = to(clean, low, False)
+            moved = behind - (behind - to(upper, low, False)).clamp(min=0, max=m - 1)
+            stay = torch.minimum(stay, moved)
+        return rank_bounds(_given(rank, hits), n - 1 - ahead, stay, n, self.known[:, None])
 
     def unbeaten(self, same: Tensor) -> Tensor:
-        """As `QueryAttack.unbeaten`."""
-        return _unbeaten(self.upper, self.lower, same, self.known)
+        """As `QueryAttack.unbeaten`: rivals nearer than the right one that the attacker leaves, and m more.
+
+        With at most m altered, the (m + 1)-th nearest right candidate is left alone or a nearer one is.
+        """
+        if self._most == 0:
+            return _unbeaten(self._clean, self._clean, same, self.known)
+        place = min(self._most, same.shape[1] - 1)
+        right = torch.where(same, self._clean, torch.inf).sort(dim=1).values[:, place]
+        rivals = (~same & (self._clean <= right[:, None])).sum(1)
+        could = (~same & (self.lower <= right[:, None]) & (self._clean > right[:, None])).sum(1)
+        few = torch.where(torch.isfinite(right), rivals + could.clamp(max=self._most), same.shape[1])
+        return torch.minimum(
+            _settled(few, same, self.known), _unbeaten(self.upper, self.lower, same, self.known)
+        )
+
+
+class BothAttack(_Apart):
+    """What an attacker who alters the query and every candidate, each within its box, can do.
+
+    Distances between two boxes, coordinate by coordinate; the query moves once for all candidates,
+    which these bounds do not use, so they are sound and not exact.
+    """
+
+    def __init__(self, queries: Box, candidates: Box) -> None:
+        super().__init__(*box_distance_bounds(queries.to(torch.float64), candidates.to(torch.float64)))
+
+
+def _given(rank: Tensor | None, hits: Tensor) -> Tensor:
+    return torch.arange(1, hits.shape[1] + 1).expand_as(hits) if rank is None else rank
 
 
 def _count_apart(upper: Tensor, lower: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:

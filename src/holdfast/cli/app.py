@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import data, demo, evaluate, gallery, index, report, search, train
+from holdfast.cli import certify, data, demo, evaluate, gallery, index, report, search, train
 
 app = typer.Typer(
     name="holdfast",
@@ -40,5 +40,6 @@ app.command("train")(train.train)
 app.command("index")(index.index)
 app.command("search")(search.search)
 app.command("evaluate")(evaluate.evaluate)
+app.command("certify")(certify.certify)
 app.command("report")(report.report)
 app.add_typer(gallery.app, name="gallery")

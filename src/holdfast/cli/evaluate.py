@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.output import Json, SplitOption, note, note_reading, number, print_json, print_table
+
+if TYPE_CHECKING:
+    from holdfast.data import Dataset, Split
+    from holdfast.models import Embedder
 
 
 def evaluate(
@@ -31,26 +35,19 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure retrieval on a data set's test part: Recall@K, mAP, NMI, one row per query."""
-    from holdfast import data as data_sets
     from holdfast import models
     from holdfast.errors import ConfigError
     from holdfast.evaluate import KS, ROWS, folder_for
     from holdfast.evaluate import evaluate as run
-    from holdfast.training import CONFIG, read_config
 
-    ks = _ks(k) if k else KS
+    ks = parse_ks(k) if k else KS
     embedder = models.load(model)
-    if data is None:
-        config = read_config(model if model.is_dir() else model.parent)
-        data, split = config.data.name, split or config.data.split
-    elif split is None and (model / CONFIG).exists() and read_config(model).data.name == data:
-        split = read_config(model).data.split
-    dataset = data_sets.load(data, spec=embedder.spec, split=split)
+    home = model if model.is_dir() else model.parent
+    dataset = test_part(embedder, home, data, split)
     note_reading(dataset.read, dataset.skipped)
     available = candidates or len(dataset.test) - 1
     if k and max(ks) > available:
         raise ConfigError(f"--k {max(ks)} is more than the {available} candidates of a query; ask for fewer")
-    home = model if model.is_dir() else model.parent
     done = run(
         embedder,
         dataset.test,
@@ -86,7 +83,20 @@ def evaluate(
     print(f"rows: {done.folder / ROWS}")
 
 
-def _ks(text: str) -> list[int]:
+def test_part(embedder: Embedder, run: Path, data: str | None, split: Split | None) -> Dataset:
+    """The data set asked for, or the run's own, in the embedder's shape; the run's split where it is the run's set."""
+    from holdfast import data as data_sets
+    from holdfast.training import CONFIG, read_config
+
+    if data is None or (run / CONFIG).exists():
+        stored = read_config(run).data
+        if data is None or stored.name == data_sets.absolute(data):
+            data, split = stored.name, split or stored.split
+    return data_sets.load(data, spec=embedder.spec, split=split)
+
+
+def parse_ks(text: str) -> list[int]:
+    """The numbers of a list such as 1,10,20."""
     from holdfast.errors import ConfigError
 
     try:

@@ -33,7 +33,7 @@ class CertifiedRankOptions(BoundedOptions):
     others: float = Field(default=0.1, ge=0, le=1)
     """Weight of the count over other-class candidates alone."""
     clean: float = Field(default=0.0, ge=0)
-    """Weight of the same count without an attack."""
+    """Weight of the count, without an attack, of other-class items nearer than the nearest right one."""
 
 
 class CertifiedRank(Bounded):
@@ -75,13 +75,20 @@ class CertifiedRank(Bounded):
         candidate = self._log_rank(upper.T, lower.T, same.T, size[None].expand_as(upper.T), width)
         loss = 0.5 * (query + candidate) + 0.01 * scale.log().square()
         if o.clean:
-            # An image is no candidate of its own; a finite distance keeps the gradients so.
-            apart = torch.eye(len(plain)) * 1e3 * scale.detach()
-            distance = distances(plain) + apart
-            own = labels[o.boxes :, None] == labels[None, o.boxes :]
-            loss = loss + o.clean * self._log_rank(distance, distance, own, torch.zeros_like(distance), width)
+            own = (labels[o.boxes :, None] == labels[None, o.boxes :]).fill_diagonal_(False)
+            loss = loss + o.clean * self._log_ahead(distances(plain), own, width)
         logs = {"eps": eps, "temperature": temperature, "scale": scale.item(), "radius": size.mean().item()}
         return Terms(loss, plain, logs, labels[o.boxes :])
+
+    def _log_ahead(self, distance: Tensor, same: Tensor, width: Tensor) -> Tensor:
+        """Mean log of δ + the smooth number of other-class items nearer than the nearest same-class one."""
+        best = torch.where(same, distance, torch.inf).amin(1)
+        has = torch.isfinite(best)
+        ahead = torch.sigmoid((torch.where(has, best, 0.0)[:, None] - distance) / width)
+        # Only the other class counts, so an image's zero distance to itself does not.
+        other = ~same & ~torch.eye(len(same), dtype=torch.bool)
+        value = (self.options.offset + torch.where(other, ahead, 0.0).sum(1)).log()
+        return value[has].sum() / has.sum().clamp(min=1)
 
     def _log_rank(self, upper: Tensor, lower: Tensor, same: Tensor, size: Tensor, width: Tensor) -> Tensor:
         """Mean over rows that have a same-class item; `size` is ‖r‖ of the box in each pair."""

@@ -1,0 +1,271 @@
+"""Certificates over queries: for each query and threat, which hits cannot be moved; rows, resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast import data
+from holdfast.bounds import Box, Graph, image_box, interval_bounds, normalised, trace
+from holdfast.certify import (
+    BothAttack,
+    CandidateAttack,
+    FewCandidatesAttack,
+    QueryAttack,
+    RankBounds,
+    nearest,
+)
+from holdfast.certify.ranking import Method
+from holdfast.data import ImageSet
+from holdfast.errors import ConfigError
+from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
+from holdfast.evaluate.run import ROWS, SUMMARY
+from holdfast.files import atomic_write, exclusive
+from holdfast.metrics import bootstrap
+from holdfast.models import Embedder, to_unit
+from holdfast.progress import bar
+from holdfast.provenance import commit, versions
+from holdfast.threat import Threat
+
+BLOCK = 250
+KS = (1, 10, 20, 40)
+LISTED = 10
+
+
+@dataclass(frozen=True)
+class Certified:
+    """The numbers of one threat at one K; each of the last three is a lower bound of recall under any attack."""
+
+    threat: str
+    k: int
+    queries: int
+    recall: float
+    """Without an attack: the top K hold a same-class candidate (Eq. 22)."""
+    cr_recall: float
+    """A same-class hit of the top K is verified, two-sided, with α = K − rank (Eq. 25)."""
+    cr_recall_one_sided: float
+    """A same-class hit of the top K surely stays in the top K."""
+    certified_hit_rate: float
+    """The top K surely hold some same-class candidate."""
+    interval: dict[str, tuple[float, float]]
+    """Bootstrap intervals of the last three."""
+
+
+@dataclass(frozen=True)
+class Certification:
+    """A finished certification: its folder, its rows, and the numbers computed from them."""
+
+    folder: Path
+    rows: Rows
+    table: tuple[Certified, ...]
+
+
+def certify(
+    embedder: Embedder,
+    images: ImageSet,
+    out: str | Path,
+    threats: Sequence[Threat],
+    *,
+    queries: int = 1000,
+    candidates: int = 1000,
+    seed: int = 0,
+    ks: Sequence[int] = KS,
+    method: Method = "interval",
+    clip: bool = True,
+    rounding: bool = True,
+) -> Certification:
+    """Certify the rankings of disjoint queries and candidates, drawn by `seed`, under each threat.
+
+    With `clip` off the box is the paper's, which leaves [0, 1]; with `rounding` off the float32
+    rounding of inference is left out of the bounds, as in the paper. Stopped, it goes on where it was.
+    """
+    out = Path(out)
+    labels = images.require_labels("certified recall")
+    ks = sorted(set(ks))
+    _check(threats, ks, candidates)
+    asked, found = data.draw(images, queries, candidates, seed)
+    config: dict[str, Any] = {
+        "kind": "certification",
+        "embedder": embedder.fingerprint(),
+        "data": images.name,
+        "images": images.digest(),
+        "threats": [str(threat) for threat in threats],
+        "queries": queries,
+        "candidates": candidates,
+        "seed": seed,
+        "ks": ks,
+        "method": method,
+        "clip": clip,
+        "rounding": rounding,
+    }
+    if (out / ROWS).exists():
+        done = read_certification(out)
+        if done.rows.header["hash"] != config_hash(config):
+            raise ConfigError(
+                f"{out} holds a certification of another model or setting; choose another --out"
+            )
+        return done
+    header = {
+        "config": config,
+        "hash": config_hash(config),
+        "seed": seed,
+        "n": len(threats) * queries,
+        "classes": list(images.classes),
+        "versions": versions(),
+        "commit": commit(),
+    }
+    model = _Model(embedder, clip, rounding)
+    with exclusive(out, "certification"):
+        writer = RowWriter(out / ROWS, header, _columns(ks))
+        pool = to_unit(images.batch(found))
+        vectors = embedder.embed(pool).double()
+        relevant = torch.from_numpy(labels[found])
+        with bar("certifying", len(threats) * queries, writer.done) as advance:
+            for threat, part in _blocks(threats, queries, writer.done):
+                asking = to_unit(images.batch(asked[part]))
+                same = torch.from_numpy(labels[asked[part]])[:, None] == relevant[None]
+                attack = model.attack(threat, method, asking, pool, vectors)
+                rows = _rows(attack, embedder.embed(asking).double(), vectors, same, ks)
+                for i, row in enumerate(rows):
+                    number = int(asked[part][i])
+                    row.update(query=images.ids[number], label=int(labels[number]), threat=str(threat))
+                    row["hits"] = [images.ids[found[c]] for c in row["hits"]]
+                writer.append(rows)
+                advance(len(rows))
+        table = _table(writer.read())
+        atomic_write(out / SUMMARY, json.dumps([asdict(line) for line in table], indent=2) + "\n")
+        writer.finish()
+    return read_certification(out)
+
+
+def read_certification(folder: Path) -> Certification:
+    """A finished certification from its folder."""
+    rows = read_rows(folder / ROWS)
+    return Certification(folder, rows, _table(rows))
+
+
+class _Model:
+    """An embedder's boxes; those of the candidates are computed once for each eps."""
+
+    def __init__(self, embedder: Embedder, clip: bool, rounding: bool) -> None:
+        embedder.eval()
+        self._embedder, self._clip, self._rounding = embedder, clip, rounding
+        self._graph: Graph = trace(embedder)
+        self._candidates: tuple[float, Box] | None = None
+
+    def box(self, images: Tensor, eps: float) -> Box:
+        """The box of the unnormalised features."""
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(images), 200):
+                # In float64 the bounds pay for the rounding of inference alone, not for their own.
+                part = images[start : start + 200].double()
+                box = image_box(part, eps, clip=self._clip, rounding=self._rounding)
+                parts.append(interval_bounds(self._graph, box, rounding=self._rounding))
+        return Box(torch.cat([p.centre for p in parts]), torch.cat([p.radius for p in parts]))
+
+    def unit_box(self, images: Tensor, eps: float) -> Box:
+        """The box of the embeddings, through the normalisation if there is one."""
+        box = self.box(images, eps)
+        return normalised(box) if self._embedder.unit_norm else box
+
+    def candidates(self, images: Tensor, eps: float) -> Box:
+        if self._candidates is None or self._candidates[0] != eps:
+            self._candidates = (eps, self.unit_box(images, eps))
+        return self._candidates[1]
+
+    def attack(
+        self, threat: Threat, method: Method, queries: Tensor, candidates: Tensor, vectors: Tensor
+    ) -> QueryAttack | CandidateAttack | FewCandidatesAttack | BothAttack:
+        """What `threat` can do to the rankings of `candidates` for `queries`."""
+        eps = threat.eps
+        assert eps is not None
+        if threat.who == "query":
+            return QueryAttack(self.box(queries, eps), vectors, method, unit_norm=self._embedder.unit_norm)
+        boxes = self.candidates(candidates, eps)
+        if threat.who == "both":
+            return BothAttack(self.unit_box(queries, eps), boxes)
+        fixed = self._embedder.embed(queries).double()
+        if threat.most is not None:
+            return FewCandidatesAttack(boxes, vectors, fixed, threat.most)
+        return CandidateAttack(boxes, fixed)
+
+
+def _check(threats: Sequence[Threat], ks: Sequence[int], candidates: int) -> None:
+    if not threats:
+        raise ConfigError("a certification needs at least one threat, for example query:linf:0.1")
+    for threat in threats:
+        if threat.norm != "linf" or threat.eps is None:
+            raise ConfigError(f"interval certificates are for linf and a given eps, not '{threat}'")
+    if min(ks) < 1 or max(ks) > candidates:
+        raise ConfigError(f"K lies between 1 and the {candidates} candidates, not {min(ks)} to {max(ks)}")
+
+
+def _blocks(threats: Sequence[Threat], queries: int, done: int) -> Iterator[tuple[Threat, slice]]:
+    """Threat by threat, the blocks of queries that are not done yet; a block is a function of its place alone."""
+    for number, threat in enumerate(threats):
+        for start in range(0, queries, BLOCK):
+            if number * queries + start >= done:
+                yield threat, slice(start, min(start + BLOCK, queries))
+
+
+def _columns(ks: Sequence[int]) -> dict[str, str]:
+    found = {"query": "str", "label": "int", "threat": "str", "known": "int", "unbeaten": "int"}
+    for k in ks:
+        found |= dict.fromkeys((f"recall_{k}", f"cr_{k}", f"one_sided_{k}", f"hit_{k}"), "int")
+    return found | {"hits": "list", "right": "list", "best": "list", "worst": "list"}
+
+
+def _rows(
+    attack: Any, queries: Tensor, candidates: Tensor, same: Tensor, ks: Sequence[int]
+) -> list[dict[str, Any]]:
+    hits = nearest(queries, candidates, max(ks))
+    right = same.gather(1, hits)
+    bounds: RankBounds = attack.ranks(hits)
+    ahead = attack.unbeaten(same)
+    columns: dict[str, Tensor] = {
+        "known": bounds.known[:, 0],
+        "unbeaten": ahead.clamp(max=candidates.shape[0]),
+    }
+    for k in ks:
+        inside = right[:, :k]
+        columns[f"recall_{k}"] = inside.any(1)
+        columns[f"cr_{k}"] = (bounds.verified(k)[:, :k] & inside).any(1)
+        columns[f"one_sided_{k}"] = (bounds.stays_within(k)[:, :k] & inside).any(1)
+        # A right hit that stays is a certified hit too.
+        columns[f"hit_{k}"] = (ahead < k) | columns[f"one_sided_{k}"]
+    shown = {"hits": hits, "right": right.int(), "best": bounds.best, "worst": bounds.worst}
+    return [
+        {name: int(column[i]) for name, column in columns.items()}
+        | {name: table[i, :LISTED].tolist() for name, table in shown.items()}
+        for i in range(len(hits))
+    ]
+
+
+def _table(rows: Rows) -> tuple[Certified, ...]:
+    lines = []
+    for threat in rows.header["config"]["threats"]:
+        mine = rows.columns["threat"] == threat
+        for k in rows.header["config"]["ks"]:
+            part = {name: rows.columns[f"{name}_{k}"][mine] for name in ("recall", "cr", "one_sided", "hit")}
+            means = {name: float(np.mean(values)) for name, values in part.items()}
+            lines.append(
+                Certified(
+                    threat,
+                    k,
+                    int(mine.sum()),
+                    means["recall"],
+                    means["cr"],
+                    means["one_sided"],
+                    means["hit"],
+                    {name: bootstrap(part[name]) for name in ("cr", "one_sided", "hit")},
+                )
+            )
+    return tuple(lines)

@@ -1,0 +1,67 @@
+"""The threat: what an attacker may alter, and by how much. One grammar everywhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from holdfast.errors import ConfigError
+
+Norm = Literal["linf", "l2"]
+Who = Literal["query", "candidates", "both"]
+
+GRAMMAR = (
+    "[query|candidates|both:]NORM:EPS[:m=M], for example linf:8/255, query:linf:0.1, candidates:linf:0.1:m=5"
+)
+
+
+@dataclass(frozen=True)
+class Threat:
+    """Images within `eps` of the true ones in `norm`, inside [0, 1]; who is altered, and how many at most.
+
+    `size` is eps as it was written. `eps` is None for `auto`: the largest that can be certified.
+    `most` limits how many candidates are altered; None: all of them.
+    """
+
+    norm: Norm
+    eps: float | None
+    who: Who = "query"
+    most: int | None = None
+    size: str = ""
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise ConfigError(f"unknown norm '{self.norm}' in a threat; write {GRAMMAR}")
+        if self.who not in get_args(Who):
+            raise ConfigError(f"a threat alters the query, the candidates or both, not '{self.who}'")
+        if self.eps is not None and not (0 <= self.eps <= 1 or (self.norm == "l2" and self.eps >= 0)):
+            raise ConfigError(f"eps lies between 0 and 1 (the image domain), not {self.size or self.eps}")
+        if self.most is not None and (self.who != "candidates" or self.most < 0):
+            raise ConfigError(
+                f"m limits altered candidates and is 0 or more; found m={self.most} for {self.who}"
+            )
+
+    def __str__(self) -> str:
+        limit = "" if self.most is None else f":m={self.most}"
+        size = self.size or ("auto" if self.eps is None else f"{self.eps:g}")
+        return f"{self.who}:{self.norm}:{size}{limit}"
+
+    @classmethod
+    def parse(cls, text: str) -> Threat:
+        """The threat that `text` describes in the grammar above."""
+        found = re.fullmatch(r"(?:(\w+):)?(linf|l2):([^:]+)(?::m=(\d+))?", text.strip())
+        if found is None:
+            raise ConfigError(f"'{text}' is not a threat; write {GRAMMAR}")
+        who, norm, size, most = found.groups()
+        eps = None if size == "auto" else parse_eps(size)
+        return cls(norm, eps, who or "query", None if most is None else int(most), size)  # type: ignore[arg-type]
+
+
+def parse_eps(text: str) -> float:
+    """A number, or a fraction such as 8/255."""
+    try:
+        above, slash, below = text.partition("/")
+        return float(above) / float(below) if slash else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(f"eps is a number or a fraction such as 8/255, not '{text}'") from None

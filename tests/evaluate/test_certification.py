@@ -1,0 +1,197 @@
+"""Certificates of a trained network on real images, attacked; rows that resume; bad input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import data
+from holdfast.certify import nearest
+from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.evaluate import certify as module
+from holdfast.evaluate.certify import certify
+from holdfast.models import build, to_unit, wrap
+from holdfast.spec import ImageSpec
+from holdfast.threat import Threat
+from holdfast.training import parse, train
+
+
+@pytest.fixture(scope="module")
+def test_images():
+    return data.load("fashion-mnist-mini").test
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A network whose bounds are tight enough to certify something after a few seconds of training."""
+    config = parse(
+        {
+            "data": {"name": "fashion-mnist-mini", "validation": 0},
+            "defence": {"name": "certified-rank", "eps": 0.05, "ramp_start": 0.02, "ramp_end": 0.5},
+            "train": {"steps": 120, "batch": 160, "lr": 0.003, "clip": 10},
+        }
+    )
+    return train(config, tmp_path_factory.mktemp("run") / "run", say=lambda line: None).embedder
+
+
+THREATS = [
+    Threat.parse(t)
+    for t in ("query:linf:0.01", "candidates:linf:0.01", "candidates:linf:0.01:m=2", "both:linf:0.005")
+]
+
+
+@pytest.fixture(scope="module")
+def done(trained, test_images, tmp_path_factory):
+    return certify(
+        trained, test_images, tmp_path_factory.mktemp("c"), THREATS, queries=60, candidates=300, ks=(1, 5, 20)
+    )
+
+
+def test_something_is_certified_and_the_numbers_are_ordered(done):
+    table = {(line.threat, line.k): line for line in done.table}
+    assert table[("query:linf:0.01", 20)].certified_hit_rate > 0.2
+    for line in done.table:
+        assert line.cr_recall <= line.cr_recall_one_sided <= line.certified_hit_rate <= line.recall
+        low, high = line.interval["hit"]
+        assert low <= line.certified_hit_rate <= high
+    for k in (1, 5, 20):
+        assert (
+            table[("candidates:linf:0.01", k)].certified_hit_rate
+            <= table[("candidates:linf:0.01:m=2", k)].certified_hit_rate
+        )
+
+
+def pgd(embedder, images, eps, objective, steps=12):
+    x = images.clone()
+    for _ in range(steps):
+        x.requires_grad_(True)
+        (gradient,) = torch.autograd.grad(objective(embedder(x)).sum(), x)
+        x = (x.detach() + eps / 4 * gradient.sign()).clamp(images - eps, images + eps).clamp(0, 1)
+    return x.detach()
+
+
+def test_no_query_attack_breaks_a_certificate(trained, test_images, done):
+    """Attack each query to push its first right hit away, at random and by gradient; check every claim."""
+    asked, found = data.draw(test_images, 60, 300, 0)
+    labels = test_images.labels
+    queries, pool = to_unit(test_images.batch(asked)), to_unit(test_images.batch(found))
+    vectors = trained.embed(pool).double()
+    same = torch.from_numpy(labels[asked])[:, None] == torch.from_numpy(labels[found])[None]
+    clean = trained.embed(queries).double()
+    hits = nearest(clean, vectors, 20)
+    rows = {q: i for i, q in enumerate(done.rows.columns["query"][:60])}
+    order = [rows[test_images.ids[a]] for a in asked]
+    columns = {name: column[:60][order] for name, column in done.rows.columns.items()}
+    near = torch.where(same, torch.cdist(clean, vectors), torch.inf).argmin(1)
+    other = torch.where(same, torch.inf, torch.cdist(clean, vectors)).argmin(1)
+
+    def away(z):
+        return (z - vectors[near].float()).square().sum(1) - (z - vectors[other].float()).square().sum(1)
+
+    g = torch.Generator().manual_seed(0)
+    tries = [pgd(trained, queries, 0.01, away)]
+    tries += [(queries + 0.01 * torch.randn(queries.shape, generator=g).sign()).clamp(0, 1) for _ in range(5)]
+    checked = 0
+    for x in tries:
+        assert ((x - queries).abs() <= 0.01 + 1e-6).all()
+        distance = torch.cdist(
+            trained.embed(x).double(), vectors, compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        for i in range(60):
+            for column in range(10):
+                hit = int(hits[i, column])
+                rank = 1 + int((distance[i] < distance[i, hit]).sum())
+                assert columns["best"][i][column] <= rank <= columns["worst"][i][column]
+            top = distance[i].argsort()
+            for k in (1, 5, 20):
+                if columns[f"hit_{k}"][i]:
+                    checked += 1
+                    assert same[i, top[:k]].any()
+    assert checked > 50
+
+
+def test_rows_resume_to_the_same_bytes(trained, test_images, done, tmp_path, monkeypatch):
+    append, calls = module.RowWriter.append, 0
+    monkeypatch.setattr(module, "BLOCK", 25)
+
+    def dies(self, rows):
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        append(self, rows)
+
+    settings = {"queries": 60, "candidates": 300, "ks": (1, 5, 20)}
+    monkeypatch.setattr(module.RowWriter, "append", dies)
+    with pytest.raises(KeyboardInterrupt):
+        certify(trained, test_images, tmp_path, THREATS, **settings)
+    monkeypatch.setattr(module.RowWriter, "append", append)
+    again = certify(trained, test_images, tmp_path, THREATS, **settings)
+    for name, column in done.rows.columns.items():
+        assert column.tolist() == again.rows.columns[name].tolist(), name
+    with pytest.raises(ConfigError, match="another model or setting"):
+        certify(trained, test_images, tmp_path, THREATS[:1], **settings)
+
+
+def test_the_papers_form_certifies_no_more(trained, test_images, tmp_path, done):
+    paper = certify(
+        trained,
+        test_images,
+        tmp_path,
+        THREATS[:1],
+        queries=60,
+        candidates=300,
+        ks=(1, 5, 20),
+        method="paper",
+        clip=False,
+    )
+    for k in (1, 5, 20):
+        for name in ("cr", "one_sided", "hit"):
+            assert (paper.rows.columns[f"{name}_{k}"] <= done.rows.columns[f"{name}_{k}"][:60]).all()
+
+
+def test_unit_norm_embedders_are_certified(test_images, tmp_path):
+    torch.manual_seed(0)
+    embedder = build("small", spec=test_images.spec, unit_norm=True).eval()
+    found = certify(embedder, test_images, tmp_path, THREATS, queries=20, candidates=50, ks=(1, 50))
+    assert all(line.certified_hit_rate <= line.recall for line in found.table)
+    assert np.isin(found.rows.columns["known"], (0, 1)).all()
+
+
+def test_bad_input(trained, test_images, tmp_path):
+    def run(threats, embedder=trained, images=test_images, **settings):
+        return certify(
+            embedder,
+            images,
+            tmp_path / "x",
+            threats,
+            **{"queries": 5, "candidates": 9, "ks": (1,), **settings},
+        )
+
+    with pytest.raises(ConfigError, match="for linf"):
+        run([Threat.parse("l2:0.5")])
+    with pytest.raises(ConfigError, match="for linf"):
+        run([Threat.parse("linf:auto")])
+    with pytest.raises(ConfigError, match="at least one threat"):
+        run([])
+    with pytest.raises(ConfigError, match="K lies between"):
+        run(THREATS[:1], ks=(1, 10))
+    unlabelled = data.ImageSet(
+        name="flat",
+        ids=test_images.ids[:20],
+        labels=None,
+        classes=(),
+        spec=test_images.spec,
+        pixels=test_images.pixels,
+        rows=test_images.rows[:20],
+    )
+    with pytest.raises(DataError, match="needs labels"):
+        run(THREATS[:1], images=unlabelled)
+    odd = wrap(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 4), torch.nn.GELU()),
+        ImageSpec(1, 28, 28),
+    )
+    with pytest.raises(ModelError, match="GELU"):
+        run(THREATS[:1], embedder=odd)
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.threat import Threat
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("linf:8/255", Threat("linf", 8 / 255, "query", None, "8/255")),
+        ("query:linf:0.1", Threat("linf", 0.1, "query", None, "0.1")),
+        ("candidates:linf:0.1:m=5", Threat("linf", 0.1, "candidates", 5, "0.1")),
+        ("both:linf:0", Threat("linf", 0.0, "both", None, "0")),
+        ("l2:auto", Threat("l2", None, "query", None, "auto")),
+        ("l2:3.5", Threat("l2", 3.5, "query", None, "3.5")),
+    ],
+)
+def test_the_grammar(text, want):
+    found = Threat.parse(text)
+    assert found == want
+    assert Threat.parse(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("linf", "is not a threat; write"),
+        ("l7:0.1", "is not a threat"),
+        ("everyone:linf:0.1", "not 'everyone'"),
+        ("linf:-0.1", "between 0 and 1"),
+        ("linf:1.5", "between 0 and 1"),
+        ("linf:a/b", "not 'a/b'"),
+        ("linf:1/0", "not '1/0'"),
+        ("linf:nan", "between 0 and 1"),
+        ("query:linf:0.1:m=3", "m limits altered candidates"),
+    ],
+)
+def test_what_is_not_a_threat_is_one_line(text, says):
+    with pytest.raises(ConfigError, match=says.replace("(", ".")) as error:
+        Threat.parse(text)
+    assert "\n" not in str(error.value)
