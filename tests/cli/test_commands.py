@@ -174,3 +174,15 @@ def test_certify_prints_three_numbers_and_keeps_rows(shop, tmp_path):
     bad = holdfast("certify", shop.run, "--threat", "query:linf:7")
     assert bad.code == 2
     assert "eps lies between 0 and 1" in bad.err
+
+
+def test_search_with_certificates(shop):
+    query = next(shop.pictures.rglob("*.png"))
+    done = holdfast("search", shop.gallery, query, "-k", 3, "--certify", "linf:0")
+    assert done.code == 0, done.err
+    assert "rank interval" in done.out
+    assert "CERTIFIED" in done.out
+    found = json.loads(holdfast("search", shop.gallery, query, "--certify", "linf:1/255", "--json").out)[0]
+    assert all(hit["best"] <= hit["hit"]["rank"] <= hit["worst"] for hit in found["hits"])
+    bad = holdfast("search", shop.gallery, query, "--certify", "candidates:linf:0.1")
+    assert bad.code == 2

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from holdfast import data
-from holdfast.certify import nearest
-from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.bounds import image_box, interval_bounds, trace
+from holdfast.certify import QueryAttack, Verdict, nearest
+from holdfast.data.export import export_images
+from holdfast.errors import ConfigError, DataError, GalleryError, ModelError
 from holdfast.evaluate import certify as module
 from holdfast.evaluate.certify import certify
+from holdfast.gallery.certified import certified_search
 from holdfast.models import build, to_unit, wrap
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 from holdfast.training import parse, train
+from holdfast.workflow import index
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +201,40 @@ def test_bad_input(trained, test_images, tmp_path):
     with pytest.raises(ModelError, match="GELU"):
         run(THREATS[:1], embedder=odd)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture(scope="module")
+def gallery(trained, test_images, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gallery")
+    export_images(test_images.take(range(40, 400)), folder / "pictures")
+    with index(trained, folder / "pictures", folder / "g.gallery") as opened:
+        yield opened
+
+
+def test_certified_search_prunes_without_losing_or_adding_a_proof(trained, test_images, gallery):
+    """The intervals are those of the exact test against the whole gallery, at boxes from tiny to hopeless."""
+    ids = list(gallery.ids())
+    vectors = torch.from_numpy(gallery.vectors(ids)).double()
+    shares = []
+    for number, eps in itertools.product(range(6), (0.0, 0.01, 0.05, 0.6)):
+        pixels = test_images.image(number)
+        found = certified_search(gallery, trained, pixels, 8, Threat.parse(f"linf:{eps}"))
+        image = to_unit(torch.from_numpy(pixels.copy())[None]).double()
+        with torch.no_grad():
+            box = interval_bounds(trace(trained), image_box(image, eps, rounding=True), rounding=True)
+        whole = QueryAttack(box, vectors).ranks(torch.tensor([[ids.index(e.hit.id) for e in found.hits]]))
+        assert [e.worst for e in found.hits] == whole.worst[0].tolist()
+        assert [e.best for e in found.hits] == whole.best[0].tolist()
+        assert [e.verdict == Verdict.CERTIFIED for e in found.hits] == [e.worst <= 8 for e in found.hits]
+        assert found.candidates == 360
+        shares.append((eps, found.examined))
+    assert all(examined < 360 for eps, examined in shares if eps <= 0.01)
+    assert all(examined == 360 for eps, examined in shares if eps == 0.6)
+
+
+def test_certified_search_refuses_what_it_cannot_prove(trained, test_images, gallery):
+    with pytest.raises(ConfigError, match="altered queries"):
+        certified_search(gallery, trained, test_images.image(0), 3, Threat.parse("candidates:linf:0.1"))
+    other = build("small", spec=test_images.spec).eval()
+    with pytest.raises(GalleryError, match="was made by embedder"):
+        certified_search(gallery, other, test_images.image(0), 3, Threat.parse("linf:0.1"))

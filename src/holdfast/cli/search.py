@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from holdfast.gallery import Gallery
+    from holdfast.models import Embedder
 
 
 def search(
@@ -18,12 +22,15 @@ def search(
     model: Annotated[
         Path | None, typer.Option(help="The embedder, where it is no longer where it was.")
     ] = None,
+    certify: Annotated[
+        str | None, typer.Option(help="Prove where each hit can stand if the query was altered: linf:EPS.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page that shows the pictures.")] = None,
     json: Json = False,
 ) -> None:
     """Find the images of a gallery that are nearest to a picture."""
     from holdfast.cli.gallery import open_with_embedder
-    from holdfast.errors import GalleryError
+    from holdfast.errors import ConfigError, GalleryError
     from holdfast.files import atomic_write
     from holdfast.workflow import search as find
 
@@ -33,6 +40,11 @@ def search(
             raise GalleryError(
                 f"{gallery} holds {len(opened)} images, fewer than -k {k}; ask for {len(opened)} or fewer"
             )
+        if certify is not None:
+            if html is not None:
+                raise ConfigError("--html shows plain hits; leave --certify or --html out")
+            _certified(opened, embedder, images, min(k or 10, len(opened)), certify, json)
+            return
         results = [find(opened, embedder, image, k or 10) for image in images]
     if html is not None:
         from holdfast.gallery.indexing import stored_image
@@ -54,3 +66,36 @@ def search(
         print_table(columns, rows, title=result.query)
     if html is not None:
         print(f"page: {html}")
+
+
+def _certified(
+    gallery: Gallery, embedder: Embedder, images: list[Path], k: int, threat: str, json: bool
+) -> None:
+    from holdfast.data import read_image
+    from holdfast.gallery.certified import certified_search
+    from holdfast.threat import Threat
+
+    wanted = Threat.parse(threat)
+    results = [
+        certified_search(gallery, embedder, read_image(image, embedder.spec), k, wanted, str(image))
+        for image in images
+    ]
+    if json:
+        print_json([{**asdict(result), "threat": str(result.threat)} for result in results])
+        return
+    for result in results:
+        rows = [
+            [
+                str(entry.hit.rank),
+                entry.hit.id,
+                entry.hit.label or "",
+                f"{entry.hit.distance:.4f}",
+                f"{entry.best}–{entry.worst}",
+                "yes" if entry.worst <= k else "not proven",
+                entry.verdict,
+            ]
+            for entry in result.hits
+        ]
+        columns = ["#", "id", "label", "distance", "rank interval", f"stays in top {k}", "verdict"]
+        print_table(columns, rows, title=f"{result.query}, altered within {result.threat}")
+        print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
