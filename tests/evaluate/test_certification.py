@@ -10,7 +10,7 @@ import torch
 
 from holdfast import data
 from holdfast.bounds import image_box, interval_bounds, trace
-from holdfast.certify import QueryAttack, Verdict, nearest
+from holdfast.certify import QueryAttack, Verdict, largest_eps, nearest
 from holdfast.data.export import export_images
 from holdfast.errors import ConfigError, DataError, GalleryError, ModelError
 from holdfast.evaluate import certify as module
@@ -238,3 +238,27 @@ def test_certified_search_refuses_what_it_cannot_prove(trained, test_images, gal
     other = build("small", spec=test_images.spec).eval()
     with pytest.raises(GalleryError, match="was made by embedder"):
         certified_search(gallery, other, test_images.image(0), 3, Threat.parse("linf:0.1"))
+
+
+def test_the_largest_eps_is_proved_and_a_little_more_is_not(trained, test_images, gallery):
+    pixels = test_images.image(1)
+    found = certified_search(gallery, trained, pixels, 8, Threat.parse("linf:auto"))
+    sizes = [entry.eps for entry in found.hits]
+    assert max(sizes) > 0.002
+    for place, entry in enumerate(found.hits):
+        if entry.eps < 0:
+            assert entry.verdict == Verdict.UNKNOWN
+            continue
+        assert entry.verdict == Verdict.CERTIFIED
+        assert entry.worst <= 8
+        above = certified_search(gallery, trained, pixels, 8, Threat("linf", entry.eps + 2 / 2**12))
+        assert above.hits[place].verdict == Verdict.UNKNOWN
+
+
+def test_bisection_by_hand():
+    limits = torch.tensor([0.3, -0.1, 1.0, 0.0])
+    found = largest_eps(lambda eps: eps <= limits, 4)
+    assert found[1] == -1
+    assert found[2] == 1
+    assert found[3] == 0
+    assert 0.3 - 2**-12 <= found[0] <= 0.3

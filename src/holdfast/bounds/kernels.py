@@ -132,6 +132,34 @@ def vector_gradients(
 
 
 @_compile
+def relu_box(
+    centre: Floats, radius: Floats, to_centre: Floats, to_radius: Floats, first: int, last: int
+) -> None:
+    """max(x, 0) of a box, in one pass over flat arrays."""
+    zero = centre.dtype.type(0)
+    half = centre.dtype.type(0.5)
+    for i in range(first, last):
+        upper = max(centre[i] + radius[i], zero)
+        lower = max(centre[i] - radius[i], zero)
+        to_centre[i] = half * (upper + lower)
+        to_radius[i] = half * (upper - lower)
+
+
+@_compile
+def relu_box_gradients(
+    centre: Floats, radius: Floats, at_centre: Floats, at_radius: Floats, first: int, last: int
+) -> None:
+    """Gradients of `relu_box`, in place: those at its results become those at its arguments."""
+    zero = centre.dtype.type(0)
+    half = centre.dtype.type(0.5)
+    for i in range(first, last):
+        upper = half * (at_centre[i] + at_radius[i]) if centre[i] + radius[i] > zero else zero
+        lower = half * (at_centre[i] - at_radius[i]) if centre[i] - radius[i] > zero else zero
+        at_centre[i] = upper + lower
+        at_radius[i] = upper - lower
+
+
+@_compile
 def moves_less(radius: Floats, one: Floats, other: Floats, room: float) -> bool:
     """Whether radius · |one − other| < room; the sum stops as soon as it is too large."""
     moved = radius.dtype.type(0)

@@ -60,7 +60,7 @@ class _Affine(Operation):
 
     @abstractmethod
     def apply(self, x: Tensor, absolute: bool) -> Tensor:
-        """Wx, or |W|x, without the bias."""
+        """Wx + b, or |W|x without a bias."""
 
     @abstractmethod
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
@@ -75,13 +75,12 @@ class _Affine(Operation):
         (box,) = boxes
         centre = self.apply(box.centre, False)
         if not rounding:
-            radius = self.apply(box.radius, True)
-            return Box(centre if self.shift is None else centre + self.shift, radius)
+            return Box(centre, self.apply(box.radius, True))
         share = allowance(self.terms, box.centre.dtype)
         radius = self.apply(torch.add(box.radius * (1 + share), box.centre.abs(), alpha=share), True)
-        if self.shift is None:
-            return Box(centre, radius)
-        return Box(centre + self.shift, radius + share * self.shift.abs())
+        if self.shift is not None:
+            radius = radius + share * self.shift.abs()
+        return Box(centre, radius)
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         (box,) = boxes
@@ -102,7 +101,9 @@ class Linear(_Affine):
 
     def apply(self, x: Tensor, absolute: bool) -> Tensor:
         weight = self.weight.to(x.dtype)
-        return F.linear(x, weight.abs() if absolute else weight)
+        if absolute:
+            return F.linear(x, weight.abs())
+        return F.linear(x, weight, None if self.bias is None else self.bias.to(x.dtype))
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         return slope @ self.weight.to(slope.dtype)
@@ -122,8 +123,9 @@ class Convolution(_Affine):
 
     def apply(self, x: Tensor, absolute: bool) -> Tensor:
         layer, weight = self.layer, self.weight.to(x.dtype)
+        bias = None if absolute or self.bias is None else self.bias.to(x.dtype)
         weight = weight.abs() if absolute else weight
-        return F.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+        return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         layer = self.layer
@@ -149,8 +151,10 @@ class Scale(_Affine):
         self.parts: Tensor | None = None
 
     def apply(self, x: Tensor, absolute: bool) -> Tensor:
-        scale = self.scale.to(x.dtype)
-        return x * (scale.abs() if absolute else scale)
+        scale, shift = self.scale.to(x.dtype), self.shift
+        if absolute:
+            return x * scale.abs()
+        return x * scale if shift is None else x * scale + shift.to(x.dtype)
 
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         box = super().interval(boxes, rounding)

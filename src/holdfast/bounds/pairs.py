@@ -5,18 +5,13 @@ Kakizaki, Fukuchi, Sakuma, Eq. 17 and 18. Training and certificates share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.bounds.box import Box
-
-_SMALL = 4096
-"""Rows × columns below which handing work to threads costs more than it gains."""
+from holdfast.bounds.threads import in_threads
 
 
 def distance_bounds(box: Box, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,18 +69,3 @@ class _Bounds(torch.autograd.Function):
         points = at_vectors.numpy()
         in_threads(lambda a, b: vector_gradients(*shared, points, a, b), len(vectors), upper.numel())
         return at_centre, at_radius, at_vectors
-
-
-def in_threads(work: Callable[[int, int], None], rows: int, size: int) -> None:
-    """`work(first, last)` over all rows, shared among as many threads as torch may use."""
-    threads = torch.get_num_threads()
-    if threads == 1 or size < _SMALL or rows < threads:
-        work(0, rows)
-        return
-    edges = [rows * t // threads for t in range(threads + 1)]
-    list(_pool(threads).map(work, edges[:-1], edges[1:]))
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="bounds")

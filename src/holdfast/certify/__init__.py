@@ -1,5 +1,6 @@
 """What cannot happen: certificates for rankings."""
 
+from holdfast.certify.largest import largest_eps
 from holdfast.certify.ranking import BothAttack, CandidateAttack, FewCandidatesAttack, QueryAttack, nearest
 from holdfast.certify.values import RankBounds, Verdict
 
@@ -10,5 +11,6 @@ __all__ = [
     "QueryAttack",
     "RankBounds",
     "Verdict",
+    "largest_eps",
     "nearest",
 ]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds import Box, box_distance_bounds, distance_bounds, normalised
-from holdfast.bounds.pairs import in_threads
+from holdfast.bounds.threads import in_threads
 from holdfast.certify.values import RankBounds, rank_bounds
 
 Method = Literal["paper", "interval"]

@@ -23,7 +23,8 @@ def search(
         Path | None, typer.Option(help="The embedder, where it is no longer where it was.")
     ] = None,
     certify: Annotated[
-        str | None, typer.Option(help="Prove where each hit can stand if the query was altered: linf:EPS.")
+        str | None,
+        typer.Option(help="Prove where each hit can stand if the query was altered: linf:EPS, or linf:auto."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page that shows the pictures.")] = None,
     json: Json = False,
@@ -91,11 +92,13 @@ def _certified(
                 entry.hit.label or "",
                 f"{entry.hit.distance:.4f}",
                 f"{entry.best}–{entry.worst}",
-                "yes" if entry.worst <= k else "not proven",
+                "yes" if entry.verdict == "CERTIFIED" else "not proven",
                 entry.verdict,
+                *([f"{entry.eps:.4f}" if entry.eps >= 0 else "none"] if wanted.eps is None else []),
             ]
             for entry in result.hits
         ]
         columns = ["#", "id", "label", "distance", "rank interval", f"stays in top {k}", "verdict"]
+        columns += ["largest eps"] if wanted.eps is None else []
         print_table(columns, rows, title=f"{result.query}, altered within {result.threat}")
         print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
