@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -88,3 +92,13 @@ def test_train_takes_tables(tmp_path):
     assert run.config.seed == 3
     assert run.embedder.unit_norm
     assert holdfast.load(tmp_path / "run").fingerprint() == run.embedder.fingerprint()
+
+
+def test_the_example_runs(pictures):
+    example = Path(__file__).resolve().parent.parent / "examples" / "own_model.py"
+    done = subprocess.run(
+        [sys.executable, example, pictures, pictures / "b/3.png"], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("1  b/3.png  0.0000")

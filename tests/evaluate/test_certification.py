@@ -24,7 +24,7 @@ from holdfast.workflow import index
 
 
 @pytest.fixture(scope="module")
-def test_images():
+def photos():
     return data.load("fashion-mnist-mini").test
 
 
@@ -48,9 +48,9 @@ THREATS = [
 
 
 @pytest.fixture(scope="module")
-def done(trained, test_images, tmp_path_factory):
+def done(trained, photos, tmp_path_factory):
     return certify(
-        trained, test_images, tmp_path_factory.mktemp("c"), THREATS, queries=60, candidates=300, ks=(1, 5, 20)
+        trained, photos, tmp_path_factory.mktemp("c"), THREATS, queries=60, candidates=300, ks=(1, 5, 20)
     )
 
 
@@ -77,17 +77,17 @@ def pgd(embedder, images, eps, objective, steps=12):
     return x.detach()
 
 
-def test_no_query_attack_breaks_a_certificate(trained, test_images, done):
+def test_no_query_attack_breaks_a_certificate(trained, photos, done):
     """Attack each query to push its first right hit away, at random and by gradient; check every claim."""
-    asked, found = data.draw(test_images, 60, 300, 0)
-    labels = test_images.labels
-    queries, pool = to_unit(test_images.batch(asked)), to_unit(test_images.batch(found))
+    asked, found = data.draw(photos, 60, 300, 0)
+    labels = photos.labels
+    queries, pool = to_unit(photos.batch(asked)), to_unit(photos.batch(found))
     vectors = trained.embed(pool).double()
     same = torch.from_numpy(labels[asked])[:, None] == torch.from_numpy(labels[found])[None]
     clean = trained.embed(queries).double()
     hits = nearest(clean, vectors, 20)
     rows = {q: i for i, q in enumerate(done.rows.columns["query"][:60])}
-    order = [rows[test_images.ids[a]] for a in asked]
+    order = [rows[photos.ids[a]] for a in asked]
     columns = {name: column[:60][order] for name, column in done.rows.columns.items()}
     near = torch.where(same, torch.cdist(clean, vectors), torch.inf).argmin(1)
     other = torch.where(same, torch.inf, torch.cdist(clean, vectors)).argmin(1)
@@ -117,7 +117,7 @@ def test_no_query_attack_breaks_a_certificate(trained, test_images, done):
     assert checked > 50
 
 
-def test_rows_resume_to_the_same_bytes(trained, test_images, done, tmp_path, monkeypatch):
+def test_rows_resume_to_the_same_bytes(trained, photos, done, tmp_path, monkeypatch):
     append, calls = module.RowWriter.append, 0
     monkeypatch.setattr(module, "BLOCK", 25)
 
@@ -131,19 +131,19 @@ def test_rows_resume_to_the_same_bytes(trained, test_images, done, tmp_path, mon
     settings = {"queries": 60, "candidates": 300, "ks": (1, 5, 20)}
     monkeypatch.setattr(module.RowWriter, "append", dies)
     with pytest.raises(KeyboardInterrupt):
-        certify(trained, test_images, tmp_path, THREATS, **settings)
+        certify(trained, photos, tmp_path, THREATS, **settings)
     monkeypatch.setattr(module.RowWriter, "append", append)
-    again = certify(trained, test_images, tmp_path, THREATS, **settings)
+    again = certify(trained, photos, tmp_path, THREATS, **settings)
     for name, column in done.rows.columns.items():
         assert column.tolist() == again.rows.columns[name].tolist(), name
     with pytest.raises(ConfigError, match="another model or setting"):
-        certify(trained, test_images, tmp_path, THREATS[:1], **settings)
+        certify(trained, photos, tmp_path, THREATS[:1], **settings)
 
 
-def test_the_papers_form_certifies_no_more(trained, test_images, tmp_path, done):
+def test_the_papers_form_certifies_no_more(trained, photos, tmp_path, done):
     paper = certify(
         trained,
-        test_images,
+        photos,
         tmp_path,
         THREATS[:1],
         queries=60,
@@ -157,16 +157,16 @@ def test_the_papers_form_certifies_no_more(trained, test_images, tmp_path, done)
             assert (paper.rows.columns[f"{name}_{k}"] <= done.rows.columns[f"{name}_{k}"][:60]).all()
 
 
-def test_unit_norm_embedders_are_certified(test_images, tmp_path):
+def test_unit_norm_embedders_are_certified(photos, tmp_path):
     torch.manual_seed(0)
-    embedder = build("small", spec=test_images.spec, unit_norm=True).eval()
-    found = certify(embedder, test_images, tmp_path, THREATS, queries=20, candidates=50, ks=(1, 50))
+    embedder = build("small", spec=photos.spec, unit_norm=True).eval()
+    found = certify(embedder, photos, tmp_path, THREATS, queries=20, candidates=50, ks=(1, 50))
     assert all(line.certified_hit_rate <= line.recall for line in found.table)
     assert np.isin(found.rows.columns["known"], (0, 1)).all()
 
 
-def test_bad_input(trained, test_images, tmp_path):
-    def run(threats, embedder=trained, images=test_images, **settings):
+def test_bad_input(trained, photos, tmp_path):
+    def run(threats, embedder=trained, images=photos, **settings):
         return certify(
             embedder,
             images,
@@ -185,12 +185,12 @@ def test_bad_input(trained, test_images, tmp_path):
         run(THREATS[:1], ks=(1, 10))
     unlabelled = data.ImageSet(
         name="flat",
-        ids=test_images.ids[:20],
+        ids=photos.ids[:20],
         labels=None,
         classes=(),
-        spec=test_images.spec,
-        pixels=test_images.pixels,
-        rows=test_images.rows[:20],
+        spec=photos.spec,
+        pixels=photos.pixels,
+        rows=photos.rows[:20],
     )
     with pytest.raises(DataError, match="needs labels"):
         run(THREATS[:1], images=unlabelled)
@@ -204,20 +204,20 @@ def test_bad_input(trained, test_images, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def gallery(trained, test_images, tmp_path_factory):
+def gallery(trained, photos, tmp_path_factory):
     folder = tmp_path_factory.mktemp("gallery")
-    export_images(test_images.take(range(40, 400)), folder / "pictures")
+    export_images(photos.take(range(40, 400)), folder / "pictures")
     with index(trained, folder / "pictures", folder / "g.gallery") as opened:
         yield opened
 
 
-def test_certified_search_prunes_without_losing_or_adding_a_proof(trained, test_images, gallery):
+def test_certified_search_prunes_without_losing_or_adding_a_proof(trained, photos, gallery):
     """The intervals are those of the exact test against the whole gallery, at boxes from tiny to hopeless."""
     ids = list(gallery.ids())
     vectors = torch.from_numpy(gallery.vectors(ids)).double()
     shares = []
     for number, eps in itertools.product(range(6), (0.0, 0.01, 0.05, 0.6)):
-        pixels = test_images.image(number)
+        pixels = photos.image(number)
         found = certified_search(gallery, trained, pixels, 8, Threat.parse(f"linf:{eps}"))
         image = to_unit(torch.from_numpy(pixels.copy())[None]).double()
         with torch.no_grad():
@@ -232,16 +232,16 @@ def test_certified_search_prunes_without_losing_or_adding_a_proof(trained, test_
     assert all(examined == 360 for eps, examined in shares if eps == 0.6)
 
 
-def test_certified_search_refuses_what_it_cannot_prove(trained, test_images, gallery):
+def test_certified_search_refuses_what_it_cannot_prove(trained, photos, gallery):
     with pytest.raises(ConfigError, match="altered queries"):
-        certified_search(gallery, trained, test_images.image(0), 3, Threat.parse("candidates:linf:0.1"))
-    other = build("small", spec=test_images.spec).eval()
+        certified_search(gallery, trained, photos.image(0), 3, Threat.parse("candidates:linf:0.1"))
+    other = build("small", spec=photos.spec).eval()
     with pytest.raises(GalleryError, match="was made by embedder"):
-        certified_search(gallery, other, test_images.image(0), 3, Threat.parse("linf:0.1"))
+        certified_search(gallery, other, photos.image(0), 3, Threat.parse("linf:0.1"))
 
 
-def test_the_largest_eps_is_proved_and_a_little_more_is_not(trained, test_images, gallery):
-    pixels = test_images.image(1)
+def test_the_largest_eps_is_proved_and_a_little_more_is_not(trained, photos, gallery):
+    pixels = photos.image(1)
     found = certified_search(gallery, trained, pixels, 8, Threat.parse("linf:auto"))
     sizes = [entry.eps for entry in found.hits]
     assert max(sizes) > 0.002
