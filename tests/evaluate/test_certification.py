@@ -77,8 +77,12 @@ def pgd(embedder, images, eps, objective, steps=12):
     return x.detach()
 
 
-def test_no_query_attack_breaks_a_certificate(trained, photos, done):
+@pytest.mark.parametrize("method", ["interval", "elided"])
+def test_no_query_attack_breaks_a_certificate(trained, photos, tmp_path, method):
     """Attack each query to push its first right hit away, at random and by gradient; check every claim."""
+    done = certify(
+        trained, photos, tmp_path, THREATS[:1], queries=60, candidates=300, ks=(1, 5, 20), method=method
+    )
     asked, found = data.draw(photos, 60, 300, 0)
     labels = photos.labels
     queries, pool = to_unit(photos.batch(asked)), to_unit(photos.batch(found))
@@ -157,6 +161,18 @@ def test_the_papers_form_certifies_no_more(trained, photos, tmp_path, done):
             assert (paper.rows.columns[f"{name}_{k}"] <= done.rows.columns[f"{name}_{k}"][:60]).all()
 
 
+def test_the_elided_form_certifies_no_less(trained, photos, tmp_path, done):
+    elided = certify(
+        trained, photos, tmp_path, THREATS[:1], queries=60, candidates=300, ks=(1, 5, 20), method="elided"
+    )
+    for k in (1, 5, 20):
+        for name in ("cr", "one_sided", "hit"):
+            assert (elided.rows.columns[f"{name}_{k}"] >= done.rows.columns[f"{name}_{k}"][:60]).all()
+    before, after = (np.array(rows.columns["worst"][:60].tolist()) for rows in (done.rows, elided.rows))
+    assert (after <= before).all()
+    assert after.sum() < before.sum(), "nothing was gained"
+
+
 def test_unit_norm_embedders_are_certified(photos, tmp_path):
     torch.manual_seed(0)
     embedder = build("small", spec=photos.spec, unit_norm=True).eval()
@@ -194,6 +210,9 @@ def test_bad_input(trained, photos, tmp_path):
     )
     with pytest.raises(DataError, match="needs labels"):
         run(THREATS[:1], images=unlabelled)
+    smooth = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 4), torch.nn.Tanh())
+    with pytest.raises(ConfigError, match="last layer is linear"):
+        run(THREATS[:1], embedder=wrap(smooth.eval(), photos.spec), method="elided")
     odd = wrap(
         torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 4), torch.nn.GELU()),
         ImageSpec(1, 28, 28),

@@ -175,14 +175,31 @@ def moves_less(radius: Floats, one: Floats, other: Floats, room: float) -> bool:
 
 
 @_compile
+def sure_side(radius: Floats, one: Floats, other: Floats, lead: float, slack: float) -> int:
+    """1 if `one` is surely farther than `other`, -1 if surely closer, 0 if the box leaves it open.
+
+    `lead` is the difference of squared distances at the box's centre; over the box it moves by at
+    most 2 r·|one − other|, and `slack` is kept for rounding.
+    """
+    room = (abs(lead) - slack) / 2
+    if not room > 0 or not moves_less(radius, one, other, room):
+        return 0
+    return 1 if lead > 0 else -1
+
+
+@_compile
 def count_sure(
     radius: Floats,
     vectors: Floats,
     level: Floats,
+    slack: Floats,
+    wide_radius: Floats,
+    wide_vectors: Floats,
+    wide_level: Floats,
+    wide_slack: Floats,
     upper: Floats,
     lower: Floats,
     hits: Floats,
-    slack: Floats,
     farther: Floats,
     closer: Floats,
     first: int,
@@ -192,9 +209,9 @@ def count_sure(
 
     The distance bounds settle what they can; the rest takes the exact minimum of the difference of
     squared distances over the box, level(c) − level(hit) ∓ 2 r·|c − hit|, whose last term is summed only
-    until it is too large.
+    until it is too large; and what that leaves open, the same over the box before the last layer (the
+    `wide` arrays, which may have no columns).
     """
-    zero = radius.dtype.type(0)
     for i in range(first, last):
         for h in range(hits.shape[1]):
             own = hits[i, h]
@@ -209,15 +226,14 @@ def count_sure(
                 if upper[i, c] < lower[i, own]:
                     near += 1
                     continue
-                lead = level[i, c] - level[i, own]
-                room = (abs(lead) - slack[i]) / 2
-                if not room > zero:
-                    continue
-                if moves_less(radius[i], vectors[c], vectors[own], room):
-                    if lead > zero:
-                        far += 1
-                    else:
-                        near += 1
+                side = sure_side(radius[i], vectors[c], vectors[own], level[i, c] - level[i, own], slack[i])
+                if side == 0 and wide_vectors.shape[1] > 0:
+                    lead = wide_level[i, c] - wide_level[i, own]
+                    side = sure_side(wide_radius[i], wide_vectors[c], wide_vectors[own], lead, wide_slack[i])
+                if side > 0:
+                    far += 1
+                elif side < 0:
+                    near += 1
             farther[i, h] = far
             closer[i, h] = near
 
@@ -227,20 +243,24 @@ def count_unbeaten(
     radius: Floats,
     vectors: Floats,
     level: Floats,
+    slack: Floats,
+    wide_radius: Floats,
+    wide_vectors: Floats,
+    wide_level: Floats,
+    wide_slack: Floats,
     upper: Floats,
     lower: Floats,
     rivals: Floats,
     champions: Floats,
-    slack: Floats,
     unbeaten: Floats,
     first: int,
     last: int,
 ) -> None:
     """For the queries `first`…: how many rivals are not surely farther than some champion.
 
-    `rivals` is a mask over candidates; `champions` lists candidates, -1 where there is none.
+    `rivals` is a mask over candidates; `champions` lists candidates, -1 where there is none. The tests
+    are those of `count_sure`.
     """
-    zero = radius.dtype.type(0)
     for i in range(first, last):
         count = 0
         for c in range(vectors.shape[0]):
@@ -254,10 +274,11 @@ def count_unbeaten(
                 if upper[i, own] < lower[i, c]:
                     beaten = True
                     break
-                room = (level[i, c] - level[i, own] - slack[i]) / 2
-                if not room > zero:
-                    continue
-                if moves_less(radius[i], vectors[c], vectors[own], room):
+                side = sure_side(radius[i], vectors[c], vectors[own], level[i, c] - level[i, own], slack[i])
+                if side == 0 and wide_vectors.shape[1] > 0:
+                    lead = wide_level[i, c] - wide_level[i, own]
+                    side = sure_side(wide_radius[i], wide_vectors[c], wide_vectors[own], lead, wide_slack[i])
+                if side > 0:
                     beaten = True
                     break
             if not beaten:

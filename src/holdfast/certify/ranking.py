@@ -3,11 +3,13 @@
 Kakizaki, Fukuchi, Sakuma, "Certified Defense for Content Based Image Retrieval", Theorems 1 to 6. The
 boxes come from `bounds`; everything here is float64, so its own rounding lies far below the slack
 that each comparison keeps. `method="paper"` compares the bounds of Eq. 17 and 18; `"interval"` takes
-the exact minimum over the box and certifies everything that `"paper"` does.
+the exact minimum over the box and certifies everything that `"paper"` does; `"elided"` takes it also
+over the box before the last linear layer, and certifies everything that `"interval"` does.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,8 +18,9 @@ from torch import Tensor
 from holdfast.bounds import Box, box_distance_bounds, distance_bounds, normalised
 from holdfast.bounds.threads import in_threads
 from holdfast.certify.values import RankBounds, rank_bounds
+from holdfast.errors import ConfigError
 
-Method = Literal["paper", "interval"]
+Method = Literal["paper", "interval", "elided"]
 CHAMPIONS = 8
 """Same-class candidates that are tried against each rival; any subset is sound."""
 
@@ -31,6 +34,16 @@ def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
     return distance.sort(dim=1, stable=True).indices[:, :k]
 
 
+@dataclass(frozen=True)
+class LastLayer:
+    """A network's last layer z = Wh + b, the box of h, and how much float32 inference of z may err."""
+
+    hidden: Box
+    weight: Tensor
+    bias: Tensor | None
+    error: Tensor
+
+
 class QueryAttack:
     """What an attacker who alters the query within its box can do to rankings of fixed candidates.
 
@@ -40,28 +53,50 @@ class QueryAttack:
     """
 
     def __init__(
-        self, box: Box, candidates: Tensor, method: Method = "interval", *, unit_norm: bool = False
+        self,
+        box: Box,
+        candidates: Tensor,
+        method: Method = "interval",
+        *,
+        unit_norm: bool = False,
+        last: LastLayer | None = None,
     ) -> None:
-        self._box = box.to(torch.float64)
-        self._vectors = candidates.double().contiguous()
+        if method == "elided" and last is None:
+            raise ConfigError("the elided method needs a network whose last layer is linear")
+        box = box.to(torch.float64)
+        vectors = candidates.double().contiguous()
         self._method = method
-        squared = self._vectors.square().sum(1)
-        reach = (self._box.centre.abs() + self._box.radius).norm(dim=1)
-        self._slack = _SLACK * (reach + squared.max().sqrt()).square()
+        self._size = len(vectors)
+        squared = vectors.square().sum(1)
+        reach = (box.centre.abs() + box.radius).norm(dim=1)
+        slack = _SLACK * (reach + squared.max().sqrt()).square()
+        self._upper, self._lower = distance_bounds(normalised(box) if unit_norm else box, vectors)
         if unit_norm:
             # Candidates of norm 1 are ranked by the sign of z·(c − ĉ), which dividing z by its norm leaves
             # alone; the slack pays for norms that are 1 only up to rounding, and for the rounded division.
-            self._upper, self._lower = distance_bounds(normalised(self._box), self._vectors)
-            self._level = torch.mm(self._box.centre, self._vectors.T).mul_(-2)
-            self._slack += reach * ((squared.max() - squared.min()) + _DIVISION)
+            slack = slack + reach * ((squared.max() - squared.min()) + _DIVISION)
+            squared = torch.zeros_like(squared)
+        self._tests = [
+            box.radius,
+            vectors,
+            torch.addmm(squared[None], box.centre, vectors.T, alpha=-2),
+            slack,
+        ]
+        if method == "elided" and last is not None:
+            self._tests += _before_last(last, vectors, squared, slack)
         else:
-            self._upper, self._lower = distance_bounds(self._box, self._vectors)
-            self._level = torch.addmm(squared[None], self._box.centre, self._vectors.T, alpha=-2)
-        self.known = torch.isfinite(self._level).all(1) & torch.isfinite(self._box.radius).all(1)
+            nothing = box.radius.new_zeros
+            self._tests += [
+                nothing(len(box), 0),
+                nothing(len(vectors), 0),
+                nothing(len(box), 0),
+                nothing(len(box)),
+            ]
+        self.known = torch.isfinite(self._tests[2]).all(1) & torch.isfinite(box.radius).all(1)
 
     def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
         """Rank intervals of the hits (candidate numbers, one row a query)."""
-        n = len(self._vectors)
+        n = self._size
         if self._method == "paper":
             farther, closer = _count_apart(self._upper, self._lower, hits)
         else:
@@ -81,10 +116,10 @@ class QueryAttack:
         upper, lower = self._upper, self._lower
         if self._method == "paper":
             return _unbeaten(upper, lower, same, self.known)
-        champions = _champions(upper, same)
-        arrays = self._arrays(~same, champions)
         out = torch.empty(len(same), dtype=torch.int64)
-        in_threads(lambda a, b: count_unbeaten(*arrays, out.numpy(), a, b), len(same), same.numel())
+        t = (*self._tests, upper, lower, ~same, _champions(upper, same), out)
+        arrays = [x.contiguous().numpy() for x in t]
+        in_threads(lambda a, b: count_unbeaten(*arrays, a, b), len(same), same.numel())
         return _settled(out, same, self.known)
 
     def _count(self, hits: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,23 +127,26 @@ class QueryAttack:
 
         farther = torch.empty(hits.shape, dtype=torch.int64)
         closer = torch.empty_like(farther)
-        t = (self._box.radius, self._vectors, self._level, self._upper, self._lower, hits, self._slack)
-        arrays = [x.contiguous().numpy() for x in (*t, farther, closer)]
-        in_threads(lambda a, b: count_sure(*arrays, a, b), len(hits), hits.numel() * len(self._vectors))
+        arrays = [
+            x.contiguous().numpy() for x in (*self._tests, self._upper, self._lower, hits, farther, closer)
+        ]
+        in_threads(lambda a, b: count_sure(*arrays, a, b), len(hits), hits.numel() * self._size)
         return farther, closer
 
-    def _arrays(self, rivals: Tensor, champions: Tensor) -> list[object]:
-        t = (
-            self._box.radius,
-            self._vectors,
-            self._level,
-            self._upper,
-            self._lower,
-            rivals,
-            champions,
-            self._slack,
-        )
-        return [x.contiguous().numpy() for x in t]
+
+def _before_last(last: LastLayer, vectors: Tensor, squared: Tensor, slack: Tensor) -> list[Tensor]:
+    """The test over the box of h: z·(c − ĉ) = h·Wᵀ(c − ĉ) + b·(c − ĉ), so W goes to the candidates' side.
+
+    What inference errs in z moves the comparison by at most 2‖error‖·‖c − ĉ‖.
+    """
+    hidden, weight = last.hidden.to(torch.float64), last.weight.double()
+    seen = (vectors @ weight).contiguous()
+    level = torch.addmm(squared[None], hidden.centre, seen.T, alpha=-2)
+    if last.bias is not None:
+        level = level - 2 * (vectors @ last.bias.double())[None]
+    apart = 2 * (vectors - vectors.mean(0)).norm(dim=1).max()
+    reach = (hidden.centre.abs() + hidden.radius).norm(dim=1) * seen.norm(dim=1).max()
+    return [hidden.radius, seen, level, slack + 2 * last.error.norm(dim=1) * apart + _SLACK * reach]
 
 
 class _Apart:

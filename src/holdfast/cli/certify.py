@@ -27,7 +27,10 @@ def certify(
     ] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     method: Annotated[
-        Literal["paper", "interval"], typer.Option(help="paper: Eq. 17 and 18; interval: exact over the box.")
+        Literal["paper", "interval", "elided"],
+        typer.Option(
+            help="paper: Eq. 17, 18; interval: exact over the box; elided: also before the last layer."
+        ),
     ] = "interval",
     clip: Annotated[bool, typer.Option(help="Keep altered images inside [0, 1]; the paper does not.")] = True,
     out: Annotated[

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from holdfast import data
 from holdfast.bounds import Box, Graph, image_box, interval_bounds, normalised, trace
+from holdfast.bounds.operations import allowance
 from holdfast.certify import (
     BothAttack,
     CandidateAttack,
     FewCandidatesAttack,
+    LastLayer,
     QueryAttack,
     RankBounds,
     nearest,
@@ -122,6 +124,8 @@ def certify(
         "commit": commit(),
     }
     model = _Model(embedder, clip, rounding)
+    if method == "elided" and model.split is None:
+        raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
     with exclusive(out, "certification"):
         writer = RowWriter(out / ROWS, header, _columns(ks))
         pool = to_unit(images.batch(found))
@@ -158,18 +162,30 @@ class _Model:
         embedder.eval()
         self._embedder, self._clip, self._rounding = embedder, clip, rounding
         self._graph: Graph = trace(embedder)
+        self.split = self._graph.without_last()
         self._candidates: tuple[float, Box] | None = None
 
-    def box(self, images: Tensor, eps: float) -> Box:
-        """The box of the unnormalised features."""
+    def box(self, images: Tensor, eps: float, graph: Graph | None = None) -> Box:
+        """The box of the unnormalised features, or of what another part of the network gives."""
         parts = []
         with torch.no_grad():
             for start in range(0, len(images), 200):
                 # In float64 the bounds pay for the rounding of inference alone, not for their own.
                 part = images[start : start + 200].double()
                 box = image_box(part, eps, clip=self._clip, rounding=self._rounding)
-                parts.append(interval_bounds(self._graph, box, rounding=self._rounding))
+                parts.append(interval_bounds(graph or self._graph, box, rounding=self._rounding))
         return Box(torch.cat([p.centre for p in parts]), torch.cat([p.radius for p in parts]))
+
+    def last(self, images: Tensor, eps: float) -> LastLayer:
+        """The last layer with the box before it."""
+        assert self.split is not None
+        body, layer = self.split
+        hidden = self.box(images, eps, body)
+        weight = layer.weight.detach().double()
+        size = (hidden.centre.abs() + hidden.radius) @ weight.abs().T
+        bias = None if layer.bias is None else layer.bias.detach().double()
+        error = allowance(layer.terms, torch.float64) * (size if bias is None else size + bias.abs())
+        return LastLayer(hidden, weight, bias, error if self._rounding else torch.zeros_like(error))
 
     def unit_box(self, images: Tensor, eps: float) -> Box:
         """The box of the embeddings, through the normalisation if there is one."""
@@ -188,7 +204,10 @@ class _Model:
         eps = threat.eps
         assert eps is not None
         if threat.who == "query":
-            return QueryAttack(self.box(queries, eps), vectors, method, unit_norm=self._embedder.unit_norm)
+            last = self.last(queries, eps) if method == "elided" else None
+            return QueryAttack(
+                self.box(queries, eps), vectors, method, unit_norm=self._embedder.unit_norm, last=last
+            )
         boxes = self.candidates(candidates, eps)
         if threat.who == "both":
             return BothAttack(self.unit_box(queries, eps), boxes)
