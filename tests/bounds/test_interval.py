@@ -167,6 +167,46 @@ def test_what_cannot_be_bounded_is_named():
         trace(nn.Sequential(nn.LeakyReLU(-0.5)))
 
 
+class Weighted(nn.Module):
+    def forward(self, x):
+        x = x.flatten(1)
+        return torch.add(x, torch.relu(x), alpha=-2)
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(input=x)
+
+
+def test_what_looks_like_a_known_layer_and_is_not_is_refused():
+    """Each of these would be bounded as something else, and the bound would be wrong."""
+    hooked = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    hooked[1].register_forward_hook(lambda module, given, out: 3 * out)
+    refused = {
+        "padding mode 'reflect'": nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")),
+        "further arguments": Weighted(),
+        "given by name": Named(),
+        "forward hook": hooked,
+        "running statistics": nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False)),
+        "ELU that is not increasing": nn.Sequential(nn.ELU(alpha=-1.0)),
+    }
+    for reason, net in refused.items():
+        with pytest.raises(ModelError, match=reason):
+            trace(net.eval())
+
+
+def test_large_average_pools_count_all_their_terms():
+    """A mean over 200×200 numbers has 40,000 terms, and its rounding is allowed for as such."""
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    images = torch.rand(2, 1, 200, 200)
+    box = interval_bounds(trace(net), image_box(images, 0.0, rounding=True), rounding=True)
+    assert (box.radius > 40_000 * 2.0**-24 * box.centre).all()
+
+
 def test_boxes_outside_the_domain_are_refused():
     with pytest.raises(ConfigError, match="eps"):
         image_box(torch.rand(1, 1, 2, 2), -0.1)

@@ -66,6 +66,9 @@ def trace(module: nn.Module) -> Graph:
         raise ModelError(
             "bounds are of an embedder in eval mode, and this one is in train mode; call .eval()"
         )
+    for name, part in module.named_modules():
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise _unsupported("a forward hook, which may change what a layer gives,", name or "the network")
     try:
         traced = _Tracer().trace(module)
     except Exception as cause:
@@ -113,6 +116,8 @@ class _Reader:
 
     def _read_node(self, node: fx.Node) -> None:
         inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
+        if set(node.all_input_nodes) != set(inputs):
+            raise _unsupported(f"{node.target} with tensors given by name", node.name)
         known = tuple(self._where[arg] for arg in inputs if arg in self._where)
         operation = self._operation(node, len(known))
         if operation is None:
@@ -130,6 +135,8 @@ class _Reader:
                     return make(layer)
             raise _unsupported(type(layer).__name__, str(node.target))
         target = node.target
+        if (target in _SUMS or target in _ARITHMETIC) and (node.kwargs or len(node.args) > 2):
+            raise _unsupported(f"{getattr(target, '__name__', target)} with further arguments", node.name)
         if target in _SUMS and inputs == 2:
             return Sum()
         if target in _ARITHMETIC and inputs == 1:
@@ -176,6 +183,24 @@ def _keep(layer: Any) -> None:
     return None
 
 
+def _convolution(layer: nn.Conv2d) -> Operation:
+    if layer.padding_mode != "zeros":
+        raise _unsupported(f"Conv2d with padding mode '{layer.padding_mode}'", "a convolution")
+    return Convolution(layer)
+
+
+def _batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Operation:
+    if layer.running_mean is None:
+        raise _unsupported("batch norm without running statistics", "a batch norm")
+    return BatchNorm(layer)
+
+
+def _smooth(layer: nn.Module) -> Operation:
+    if getattr(layer, "alpha", 1) < 0 or getattr(layer, "beta", 1) <= 0:
+        raise _unsupported(f"{type(layer).__name__} that is not increasing", "an activation")
+    return Monotone(layer, exact=False)
+
+
 def _average(layer: nn.AvgPool2d) -> Operation:
     size = (
         layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size, layer.kernel_size)
@@ -184,7 +209,7 @@ def _average(layer: nn.AvgPool2d) -> Operation:
 
 
 def _global_average(layer: nn.AdaptiveAvgPool2d) -> Operation:
-    return Pooling(layer, 4096)
+    return Pooling(layer, None)
 
 
 def _leaky(layer: nn.LeakyReLU) -> Operation:
@@ -207,12 +232,12 @@ _SMOOTH = (
 )
 _LAYERS: dict[tuple[type[nn.Module], ...], Callable[[Any], Operation | None]] = {
     (nn.Linear,): Linear,
-    (nn.Conv2d,): Convolution,
-    (nn.BatchNorm1d, nn.BatchNorm2d): BatchNorm,
+    (nn.Conv2d,): _convolution,
+    (nn.BatchNorm1d, nn.BatchNorm2d): _batch_norm,
     (nn.ReLU,): lambda layer: Relu(),
     _EXACT: lambda layer: Monotone(layer, exact=True),
     (nn.LeakyReLU,): _leaky,
-    _SMOOTH: lambda layer: Monotone(layer, exact=False),
+    _SMOOTH: _smooth,
     (nn.AvgPool2d,): _average,
     (nn.AdaptiveAvgPool2d,): _global_average,
     (nn.ZeroPad2d,): lambda layer: Pooling(layer, 1),
@@ -250,8 +275,8 @@ _FUNCTIONS: dict[frozenset[Any], Callable[[Any, Any], Operation]] = {
     frozenset({F.max_pool2d, torch.max_pool2d}): _monotone(F.max_pool2d, True),
     frozenset({torch.tanh, F.tanh, "tanh"}): _monotone(torch.tanh, False),
     frozenset({torch.sigmoid, F.sigmoid, "sigmoid"}): _monotone(torch.sigmoid, False),
-    frozenset({F.avg_pool2d}): lambda args, kwargs: Pooling(partial(_call, F.avg_pool2d, args, kwargs), 4096),
+    frozenset({F.avg_pool2d}): lambda args, kwargs: Pooling(partial(_call, F.avg_pool2d, args, kwargs), None),
     frozenset({F.adaptive_avg_pool2d}): lambda args, kwargs: Pooling(
-        partial(_call, F.adaptive_avg_pool2d, args, kwargs), 4096
+        partial(_call, F.adaptive_avg_pool2d, args, kwargs), None
     ),
 }

@@ -66,6 +66,10 @@ class _Affine(Operation):
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         """Wᵀ times each slope (rows × output shape), given the input's shape."""
 
+    def terms_of(self, box: Box) -> int:
+        """How many terms a sum over this input has at most."""
+        return self.terms
+
     @property
     def shift(self) -> Tensor | None:
         """The bias, in a shape that broadcasts over outputs."""
@@ -76,7 +80,7 @@ class _Affine(Operation):
         centre = self.apply(box.centre, False)
         if not rounding:
             return Box(centre, self.apply(box.radius, True))
-        share = allowance(self.terms, box.centre.dtype)
+        share = allowance(self.terms_of(box), box.centre.dtype)
         radius = self.apply(torch.add(box.radius * (1 + share), box.centre.abs(), alpha=share), True)
         if self.shift is not None:
             radius = radius + share * self.shift.abs()
@@ -202,8 +206,12 @@ class Pooling(_Affine):
 
     bias = None
 
-    def __init__(self, function: Callable[[Tensor], Tensor], terms: int) -> None:
-        self.function, self.terms = function, terms
+    def __init__(self, function: Callable[[Tensor], Tensor], terms: int | None) -> None:
+        self.function, self._window = function, terms
+
+    def terms_of(self, box: Box) -> int:
+        """The window, or where it is not known the whole plane."""
+        return self._window or box.centre.shape[-1] * box.centre.shape[-2]
 
     def apply(self, x: Tensor, absolute: bool) -> Tensor:
         return self.function(x)

@@ -68,9 +68,10 @@ class QueryAttack:
         self._method = method
         self._size = len(vectors)
         squared = vectors.square().sum(1)
-        reach = (box.centre.abs() + box.radius).norm(dim=1)
+        # Inference divides by no less than 1e-12.
+        reach = (box.centre.abs() + box.radius).norm(dim=1).clamp(min=1e-12)
         slack = _SLACK * (reach + squared.max().sqrt()).square()
-        self._upper, self._lower = distance_bounds(normalised(box) if unit_norm else box, vectors)
+        self._upper, self._lower = _widened(*distance_bounds(normalised(box) if unit_norm else box, vectors))
         if unit_norm:
             # Candidates of norm 1 are ranked by the sign of z·(c − ĉ), which dividing z by its norm leaves
             # alone; the slack pays for norms that are 1 only up to rounding, and for the rounded division.
@@ -153,7 +154,7 @@ class _Apart:
     """Rankings where each distance is bounded by itself: rows are queries, columns candidates."""
 
     def __init__(self, upper: Tensor, lower: Tensor) -> None:
-        self.upper, self.lower = upper, lower
+        self.upper, self.lower = _widened(upper, lower)
         self.known = torch.isfinite(upper).all(1) & torch.isfinite(lower).all(1)
 
     def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
@@ -249,6 +250,11 @@ class BothAttack(_Apart):
 
 def _given(rank: Tensor | None, hits: Tensor) -> Tensor:
     return torch.arange(1, hits.shape[1] + 1).expand_as(hits) if rank is None else rank
+
+
+def _widened(upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance bounds with room for the rounding of their own sums, far below anything that counts."""
+    return upper * (1 + _SLACK), lower * (1 - _SLACK)
 
 
 def _count_apart(upper: Tensor, lower: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
