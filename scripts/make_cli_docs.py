@@ -20,6 +20,7 @@ COMMANDS = [
     "evaluate",
     "certify",
     "report",
+    "reproduce",
     "gallery info",
     "gallery verify",
     "gallery remove",

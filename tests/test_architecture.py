@@ -21,6 +21,7 @@ ALLOWED = {
     "gallery": {"data", "models", "metrics", "bounds", "certify", "training"},
     "evaluate": {"data", "models", "metrics", "bounds", "certify", "training", "gallery"},
     "report": {"data", "models", "metrics", "bounds", "certify", "training", "gallery", "evaluate"},
+    "reproduce": {"data", "models", "metrics", "bounds", "certify", "training", "gallery", "evaluate"},
 }
 
 

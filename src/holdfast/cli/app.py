@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import certify, data, demo, evaluate, gallery, index, report, search, train
+from holdfast.cli import certify, data, demo, evaluate, gallery, index, report, reproduce, search, train
 
 app = typer.Typer(
     name="holdfast",
@@ -42,4 +42,5 @@ app.command("search")(search.search)
 app.command("evaluate")(evaluate.evaluate)
 app.command("certify")(certify.certify)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(gallery.app, name="gallery")

@@ -33,6 +33,12 @@ def certify(
         ),
     ] = "interval",
     clip: Annotated[bool, typer.Option(help="Keep altered images inside [0, 1]; the paper does not.")] = True,
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out", help="The images that the run held out of training, to choose settings on."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The certification's folder; below the run's if left out.")
     ] = None,
@@ -41,7 +47,7 @@ def certify(
     """Prove, for a data set's test part, which hits no attacker within a threat can move."""
     from dataclasses import asdict
 
-    from holdfast import models
+    from holdfast import models, training
     from holdfast.cli.evaluate import parse_ks, test_part
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import certify as run
@@ -50,14 +56,19 @@ def certify(
     threats, ks = [Threat.parse(text) for text in threat], parse_ks(k)
     embedder = models.load(model)
     home = model if model.is_dir() else model.parent
-    dataset = test_part(embedder, home, data, split)
-    note_reading(dataset.read, dataset.skipped)
-    named = "-".join([dataset.name, *(str(t).replace(":", "_").replace("/", "over") for t in threats)])
+    if held_out:
+        images = training.held_out(home)
+    else:
+        dataset = test_part(embedder, home, data, split)
+        note_reading(dataset.read, dataset.skipped)
+        images = dataset.test
+    part = f"{images.name}-held-out" if held_out else images.name
+    named = "-".join([part, *(str(t).replace(":", "_").replace("/", "over") for t in threats)])
     box = "" if clip else "-unclipped"
     default = home / "certifications" / f"{named}-{method}{box}-q{queries}-c{candidates}-s{seed}"
     done = run(
         embedder,
-        dataset.test,
+        images,
         out or default,
         threats,
         queries=queries,
@@ -83,6 +94,6 @@ def certify(
             ]
             for line in done.table
         ],
-        title=f"{dataset.name}: {queries:,} queries, {candidates:,} candidates, method {method}",
+        title=f"{part}: {queries:,} queries, {candidates:,} candidates, method {method}",
     )
     print(f"rows: {done.folder / ROWS}")

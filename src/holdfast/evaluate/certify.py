@@ -82,11 +82,13 @@ def certify(
     method: Method = "interval",
     clip: bool = True,
     rounding: bool = True,
+    listed: int = LISTED,
 ) -> Certification:
     """Certify the rankings of disjoint queries and candidates, drawn by `seed`, under each threat.
 
     With `clip` off the box is the paper's, which leaves [0, 1]; with `rounding` off the float32
-    rounding of inference is left out of the bounds, as in the paper. Stopped, it goes on where it was.
+    rounding of inference is left out of the bounds, as in the paper. A row names its first `listed`
+    hits with their intervals. Stopped, it goes on where it was.
     """
     out = Path(out)
     labels = images.require_labels("certified recall")
@@ -136,7 +138,7 @@ def certify(
                 asking = to_unit(images.batch(asked[part]))
                 same = torch.from_numpy(labels[asked[part]])[:, None] == relevant[None]
                 attack = model.attack(threat, method, asking, pool, vectors)
-                rows = _rows(attack, embedder.embed(asking).double(), vectors, same, ks)
+                rows = _rows(attack, embedder.embed(asking).double(), vectors, same, ks, listed)
                 for i, row in enumerate(rows):
                     number = int(asked[part][i])
                     row.update(query=images.ids[number], label=int(labels[number]), threat=str(threat))
@@ -243,7 +245,7 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
 
 
 def _rows(
-    attack: Any, queries: Tensor, candidates: Tensor, same: Tensor, ks: Sequence[int]
+    attack: Any, queries: Tensor, candidates: Tensor, same: Tensor, ks: Sequence[int], listed: int
 ) -> list[dict[str, Any]]:
     hits = nearest(queries, candidates, max(ks))
     right = same.gather(1, hits)
@@ -263,7 +265,7 @@ def _rows(
     shown = {"hits": hits, "right": right.int(), "best": bounds.best, "worst": bounds.worst}
     return [
         {name: int(column[i]) for name, column in columns.items()}
-        | {name: table[i, :LISTED].tolist() for name, table in shown.items()}
+        | {name: table[i, :listed].tolist() for name, table in shown.items()}
         for i in range(len(hits))
     ]
 

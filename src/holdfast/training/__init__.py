@@ -3,7 +3,7 @@
 from holdfast.training.config import TrainConfig, merge, parse, read_toml
 from holdfast.training.defences import DEFENCES
 from holdfast.training.loop import LOG, STATE, Outcome
-from holdfast.training.run import CONFIG, Run, load_data, read_config, train
+from holdfast.training.run import CONFIG, Run, held_out, load_data, read_config, train
 
 __all__ = [
     "CONFIG",
@@ -13,6 +13,7 @@ __all__ = [
     "Outcome",
     "Run",
     "TrainConfig",
+    "held_out",
     "load_data",
     "merge",
     "parse",

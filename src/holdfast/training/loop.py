@@ -56,6 +56,8 @@ class Outcome:
     step: int
     steps: int
     seconds: float
+    cpu_seconds: float
+    """Of all processors, and of the whole run, also where it was stopped and resumed."""
 
     @property
     def finished(self) -> bool:
@@ -85,15 +87,22 @@ def fit(
     optimiser = make_optimiser(embedder, defence, settings)
     modules: dict[str, nn.Module] = {"embedder": embedder, "defence": defence}
     state = folder / STATE
-    step, spread = 0, 0.0
+    step, spread, spent = 0, 0.0, 0.0
     if state.exists():
         kept = load_state(state, modules, optimiser)
         step, spread = int(kept["step"]), float(kept["spread"])
+        spent = float(kept.get("cpu_seconds", 0.0))
         if kept["data"] != data or step > steps:
             raise RunError(f"{folder} was begun with other images or more steps; train into a new folder")
 
+    begun = time.process_time()
+
+    def cpu_seconds() -> float:
+        return spent + time.process_time() - begun
+
     def save() -> None:
-        save_state(state, modules, optimiser, {"step": step, "spread": spread, "data": data})
+        notes = {"step": step, "spread": spread, "data": data, "cpu_seconds": cpu_seconds()}
+        save_state(state, modules, optimiser, notes)
 
     log = Log(folder / LOG, step)
     targets = torch.from_numpy(np.ascontiguousarray(labels))
@@ -142,7 +151,7 @@ def fit(
                 saved = time.monotonic()
     if step < steps:
         save()
-    return Outcome(step, steps, time.monotonic() - started)
+    return Outcome(step, steps, time.monotonic() - started, cpu_seconds())
 
 
 def total_steps(settings: TrainSection, images: int) -> int:

@@ -97,7 +97,7 @@ def train(
                 config=config.model_dump(mode="json"),
                 data=dataset.name,
                 seed=config.seed,
-                metrics=metrics or validate(),
+                metrics={**(metrics or validate()), "cpu_seconds": outcome.cpu_seconds},
             )
     return Run(out, config, outcome, embedder, metrics)
 
@@ -220,6 +220,19 @@ def _stored_config(out: Path, asked: TrainConfig) -> TrainConfig | None:
     if unlike:
         raise RunError(f"{out} was begun with another config: {'; '.join(unlike)}; choose another --out")
     return stored
+
+
+def held_out(folder: Path) -> ImageSet:
+    """The images that the run in `folder` kept from training: what settings are chosen on, not the test part."""
+    config = read_config(folder)
+    dataset = load_data(config)
+    defence = build_defence(config.defence, max(2, len(dataset.train.classes)))
+    images = _hold_out(defence.images(dataset), config)[1]
+    if images is None:
+        raise ConfigError(
+            f"{folder} held no training images out (data.validation is {config.data.validation})"
+        )
+    return images
 
 
 def read_config(folder: Path) -> TrainConfig:

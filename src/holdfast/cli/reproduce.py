@@ -1,0 +1,73 @@
+"""`holdfast reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.output import Json, note, print_json, print_table
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="A folder below reproduce/, for example kakizaki.")],
+    table: Annotated[str | None, typer.Option(help="Only the runs of this table of the paper.")] = None,
+    preset: Annotated[str, typer.Option(help="laptop (two cores) or paper (full schedules).")] = "laptop",
+    only: Annotated[
+        str | None, typer.Option(help="Only runs whose name matches, for example 'mnist-small-tbt-*'.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the reproductions are.")] = Path("reproduce"),
+    work: Annotated[
+        Path, typer.Option(help="Where networks are trained; a stopped run goes on there.")
+    ] = Path("runs/reproduce"),
+    list_runs: Annotated[
+        bool, typer.Option("--list", help="List the runs and what is done, and stop.")
+    ] = False,
+    page_only: Annotated[
+        bool, typer.Option("--page", help="Train nothing; write cells and page from the rows there are.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Train and test what stands in a paper's tables, and put its numbers beside ours."""
+    from dataclasses import asdict
+
+    from holdfast.errors import ConfigError
+    from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
+    from holdfast.reproduce.cells import write_cells
+    from holdfast.reproduce.run import is_done
+
+    home = folder / paper
+    if not home.is_dir():
+        known = sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
+        raise ConfigError(
+            f"there is no reproduction '{paper}' in {folder}; known: {', '.join(known) or 'none'} "
+            "(name the checkout's folder with --folder)"
+        )
+    plan = read_plan(home, preset)
+    jobs = plan.jobs(table, only)
+    if not jobs:
+        raise ConfigError(
+            f"the preset '{preset}' has no runs for {f'table {table}' if table else 'all tables'}"
+            f"{f' that match {only}' if only else ''}; see --list, or take another --preset"
+        )
+    done = {job.name: is_done(home, preset, job, plan) for job in jobs}
+    if list_runs:
+        print_table(["run", "rows"], [[name, "done" if there else "missing"] for name, there in done.items()])
+        return
+    missing = [job for job in jobs if not done[job.name]]
+    note(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done already")
+    for job in [] if page_only else missing:
+        if not reproduce_job(home, preset, job, plan, work / paper, note):
+            note("stopped; the same command goes on from there")
+            raise typer.Exit(130)
+    cells = make_cells(home, preset, plan)
+    write_cells(home / "cells.json", cells)
+    page = write_page(home, preset, plan, cells)
+    wanted = [cell for cell in cells if table is None or cell.table == table]
+    if json:
+        print_json({"page": page, "cells": [asdict(cell) for cell in wanted]})
+        return
+    ours = sum(cell.ours is not None for cell in wanted)
+    print(f"{ours:,} cells computed, {sum(cell.paper is not None for cell in wanted):,} printed in the paper")
+    print(f"page: {page}")

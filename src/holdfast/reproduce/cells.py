@@ -1,0 +1,119 @@
+"""The cells of a paper's tables, ours beside the printed ones, computed from committed rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.errors import DataError
+from holdfast.evaluate.rows import read_rows
+from holdfast.metrics import bootstrap
+from holdfast.reproduce.plan import Job, Plan
+from holdfast.reproduce.run import RUN, THREATS, rows_folder
+
+METRICS = {
+    ("paper", "recall"): "recall",
+    ("paper", "cr"): "cr_recall",
+    ("tight", "cr"): "cr_recall_tight",
+    ("tight", "one_sided"): "cr_recall_one_sided",
+    ("tight", "hit"): "certified_hit_rate",
+}
+"""By test and column: `cr_recall` is the paper's number under the paper's test; the others are ours."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: the mean over training seeds, with a 95 % interval over queries."""
+
+    table: str
+    dataset: str
+    model: str
+    method: str
+    threat: str
+    eps: str
+    k: int
+    metric: str
+    paper: float | None
+    ours: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    seeds: int
+    preset: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What names a cell, ours and the paper's."""
+        return self.table, self.dataset, self.model, self.method, self.threat, self.eps, self.k, self.metric
+
+
+def read_targets(folder: Path) -> dict[tuple[Any, ...], float]:
+    """The printed numbers by cell."""
+    names = ("table", "dataset", "model", "method", "threat", "eps", "k", "metric")
+    try:
+        cells = json.loads((folder / "targets.json").read_text())
+        return {tuple(cell[name] for name in names): cell["paper"] for cell in cells}
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{folder} has no readable targets.json: {error}") from None
+
+
+def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
+    """Every cell that the rows give, and every printed one, with `ours` empty where there are no rows."""
+    found: dict[tuple[Any, ...], list[NDArray[np.float64]]] = {}
+    for job in plan.jobs():
+        kept = rows_folder(folder, preset, job)
+        if (kept / RUN).exists():
+            for test in plan.tests:
+                for key, values in _of_job(kept, test, job, plan.ks):
+                    found.setdefault(key, []).append(values)
+    printed = read_targets(folder)
+    cells = []
+    for key in [*printed, *(key for key in found if key not in printed)]:
+        paper, runs = printed.get(key), found.get(key, [])
+        low, high = bootstrap(np.mean(runs, axis=0)) if runs else (None, None)
+        ours = float(np.mean(runs)) if runs else None
+        n = sum(len(values) for values in runs)
+        table, dataset, model, method, threat, eps, k, metric = key
+        cells.append(
+            Cell(
+                table, dataset, model, method, threat, eps, k, metric,
+                paper, ours, low, high, n, len(runs), preset,
+            )
+        )  # fmt: skip
+    return sorted(cells, key=lambda cell: (*cell.key[:6], cell.metric, cell.k))
+
+
+def write_cells(path: Path, cells: Sequence[Cell]) -> None:
+    """cells.json, one cell a line."""
+    lines = [json.dumps(asdict(cell)) for cell in cells]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def _of_job(
+    kept: Path, test: str, job: Job, ks: Sequence[int]
+) -> list[tuple[tuple[Any, ...], NDArray[np.float64]]]:
+    """The values, one a query, of every cell that one file of rows speaks of."""
+    columns = read_rows(kept / f"{test}.csv.gz").columns
+    out = []
+    for (of_test, column), metric in METRICS.items():
+        if of_test != test:
+            continue
+        for eps, table in job.tables.items():
+            clean = metric == "recall"
+            if clean != (eps not in job.eps):
+                continue
+            for who in THREATS[:1] if clean else THREATS:
+                # Without an attack every threat's rows say the same.
+                size = job.eps[0] if clean else eps
+                rows = columns["threat"] == f"{who}:linf:{size}"
+                threat = "none" if clean else who
+                for k in ks:
+                    key = (table, job.dataset, job.model, job.method, threat, eps, k, metric)
+                    out.append((key, columns[f"{column}_{k}"][rows].astype(np.float64)))
+    return out

@@ -1,0 +1,130 @@
+"""The page of a reproduction: every table with the printed number and ours side by side, from the cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from holdfast.files import atomic_write
+from holdfast.reproduce.cells import Cell
+from holdfast.reproduce.plan import Plan
+from holdfast.reproduce.run import RUN, rows_folder
+
+PAGE = "results.md"
+_TITLES = {
+    "recall": "Recall@K",
+    "er_recall": "ER-Recall@K",
+    "cr_recall": "CR-Recall@K, the paper's test (box not clipped, Eq. 17 and 18, two-sided)",
+    "cr_recall_tight": "CR-Recall@K, our test (two-sided)",
+    "cr_recall_one_sided": "One-sided: a same-class hit of the top K stays in the top K, our test",
+    "certified_hit_rate": "Certified hit rate: the top K surely hold the right class, our test",
+}
+_WHO = {"none": "no attack", "query": "query attack", "candidates": "candidate attack"}
+
+
+def write_page(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> Path:
+    """Write the Markdown page beside the cells."""
+    tables = sorted({cell.table for cell in cells})
+    parts = [_head(folder, preset), _against_best(cells)]
+    parts += [_table(number, [cell for cell in cells if cell.table == number]) for number in tables]
+    parts.append(_runs(folder, preset, plan))
+    path = folder / PAGE
+    atomic_write(path, "\n\n".join(part for part in parts if part) + "\n")
+    return path
+
+
+def _head(folder: Path, preset: str) -> str:
+    about = folder / "about.md"
+    text = about.read_text().strip() if about.exists() else f"# Reproduction of {folder.name}"
+    return (
+        f"{text}\n\nThis page is generated from the rows by `holdfast reproduce {folder.name} --preset {preset}`. "
+        "In every cell the printed number comes first, then ours: the mean over training seeds at 1,000 "
+        "queries against 1,000 candidates, compared at two decimals. A dash stands for what is not printed or "
+        "was not run. `cells.json` has every cell with a 95 % interval."
+    )
+
+
+def _against_best(cells: Sequence[Cell]) -> str:
+    """How the methods of ours stand against the best printed number of each cell."""
+    best: dict[tuple[object, ...], float] = {}
+    for cell in cells:
+        if cell.paper is not None and cell.metric == "cr_recall":
+            place = (cell.table, cell.dataset, cell.model, cell.threat, cell.eps, cell.k)
+            best[place] = max(best.get(place, 0.0), cell.paper)
+    lines = []
+    for method in sorted({c.method for c in cells if c.ours is not None}):
+        for metric in ("cr_recall", "cr_recall_tight"):
+            for dataset in sorted({c.dataset for c in cells}):
+                mine = [
+                    (round(c.ours, 2), best[place])
+                    for c in cells
+                    if (c.method, c.metric, c.dataset) == (method, metric, dataset) and c.ours is not None
+                    if (place := (c.table, c.dataset, c.model, c.threat, c.eps, c.k)) in best
+                ]
+                if mine:
+                    least = min(ours - paper for ours, paper in mine)
+                    reached = sum(ours >= paper for ours, paper in mine)
+                    test = "the paper's" if metric == "cr_recall" else "ours"
+                    lines.append(
+                        f"| {method} | {dataset} | {test} | {reached} of {len(mine)} | {least:+.2f} |"
+                    )
+    if not lines:
+        return ""
+    head = "| trained with | data set | test | cells at or above the best printed | smallest difference |"
+    return "## CR-Recall against the best printed cell\n\n" + "\n".join(
+        [head, "|---|---|---|---|---|", *lines]
+    )
+
+
+def _table(number: str, cells: Sequence[Cell]) -> str:
+    parts = [f"## Table {number}"]
+    for model in sorted({cell.model for cell in cells}):
+        for metric in _TITLES:
+            mine = [cell for cell in cells if cell.metric == metric and cell.model == model]
+            if not any(cell.ours is not None for cell in mine):
+                continue
+            ks = sorted({cell.k for cell in mine})
+            lines = [
+                f"### {_TITLES[metric]}, {model}",
+                "| data set | method | attack | seeds | " + " | ".join(f"@{k}" for k in ks) + " |",
+                "|---" * (4 + len(ks)) + "|",
+            ]
+            for key, group in _grouped(mine):
+                by_k = {cell.k: cell for cell in group}
+                seeds = max(cell.seeds for cell in group)
+                numbers = " | ".join(_pair(by_k.get(k)) for k in ks)
+                lines.append(f"| {key[0]} | {key[1]} | {key[2]} | {seeds or '–'} | {numbers} |")
+            parts.append(lines[0] + "\n\n" + "\n".join(lines[1:]))
+    return "\n\n".join(parts) if len(parts) > 1 else ""
+
+
+def _grouped(cells: Iterable[Cell]) -> list[tuple[tuple[str, str, str], list[Cell]]]:
+    found: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells:
+        size = "" if cell.threat == "none" else f", {cell.eps}"
+        found.setdefault((cell.dataset, cell.method, _WHO[cell.threat] + size), []).append(cell)
+    return list(found.items())
+
+
+def _pair(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    return f"{_number(cell.paper)} / {_number(cell.ours)}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}".removeprefix("0")
+
+
+def _runs(folder: Path, preset: str, plan: Plan) -> str:
+    """What was trained, and what it cost."""
+    lines = ["## Runs", "", "| run | steps | CPU minutes | commit |", "|---|---|---|---|"]
+    for job in plan.jobs():
+        record = rows_folder(folder, preset, job) / RUN
+        if record.exists():
+            found = json.loads(record.read_text())
+            minutes = found["metrics"].get("cpu_seconds", 0) / 60
+            steps = found["config"]["train"].get("steps", "")
+            lines.append(f"| {job.name} | {steps} | {minutes:.1f} | {found['commit']} |")
+    return "\n".join(lines)

@@ -1,0 +1,168 @@
+"""The plan of a reproduction: which runs a preset trains, and how each of them is tested.
+
+A plan is a TOML file. Each method and data set has a table of training settings; an experiment
+names the methods, data sets and network that stand in some tables of the paper. A run's config is
+its data set's settings, with its method's laid over them, and last what the method says `on` that
+data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from holdfast.errors import ConfigError
+from holdfast.threat import parse_eps
+from holdfast.training import merge, read_toml
+from holdfast.training.config import explain
+from holdfast.training.defences import defence_class
+
+Method = Literal["paper", "interval", "elided"]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Test(_Table):
+    """How rankings are certified: the bounds, and whether rounding and the image domain count."""
+
+    method: Method
+    clip: bool = True
+    rounding: bool = True
+
+
+class _Settings(_Table):
+    data: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    defence: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+
+    def config(self) -> dict[str, Any]:
+        return {name: dict(getattr(self, name)) for name in ("data", "model", "defence", "train")}
+
+
+class DatasetPlan(_Settings):
+    """A data set by the paper's name; defences that train for an eps get `train_eps`."""
+
+    train_eps: str
+
+
+class MethodPlan(_Settings):
+    """A method by the paper's name; `start` names the method whose run it fine-tunes."""
+
+    seeds: list[int] = Field(min_length=1)
+    start: str | None = None
+    on: dict[str, _Settings] = {}
+
+
+class Experiment(_Table):
+    """Methods compared on data sets with one network; `tables` gives each eps the number of its table."""
+
+    model: str
+    datasets: list[str]
+    methods: list[str]
+    tables: dict[str, str]
+    seeds: list[int] | None = None
+
+
+class Plan(_Table):
+    """All that a preset does."""
+
+    queries: int = Field(ge=1)
+    candidates: int = Field(ge=1)
+    ks: list[int]
+    tests: dict[str, Test]
+    datasets: dict[str, DatasetPlan]
+    methods: dict[str, MethodPlan]
+    experiments: list[Experiment]
+
+    def jobs(self, table: str | None = None, only: str | None = None) -> list[Job]:
+        """The runs that stand in `table` (all of them if None) whose name matches the pattern `only`.
+
+        A run that another one fine-tunes comes before it, whether asked for or not.
+        """
+        found: dict[str, Job] = {}
+        for experiment in self.experiments:
+            if table is not None and table not in experiment.tables.values():
+                continue
+            for dataset in experiment.datasets:
+                for method in experiment.methods:
+                    for seed in experiment.seeds or self._method(method).seeds:
+                        job = self._job(experiment, dataset, method, seed)
+                        if only is not None and not fnmatch(job.name, only):
+                            continue
+                        if job.start is not None:
+                            first = self._job(experiment, dataset, job.start, seed)
+                            found.setdefault(first.name, first)
+                        found.setdefault(job.name, job)
+        return list(found.values())
+
+    def _method(self, name: str) -> MethodPlan:
+        if name not in self.methods:
+            raise ConfigError(f"the plan has no method '{name}'; known: {', '.join(sorted(self.methods))}")
+        return self.methods[name]
+
+    def _job(self, experiment: Experiment, dataset: str, method: str, seed: int) -> Job:
+        if dataset not in self.datasets:
+            raise ConfigError(f"the plan has no data set '{dataset}'; known: {', '.join(self.datasets)}")
+        where, how = self.datasets[dataset], self._method(method)
+        config = merge(where.config(), how.config())
+        if dataset in how.on:
+            config = merge(config, how.on[dataset].config())
+        options = defence_class(config["defence"]["name"]).Options
+        if "eps" in options.model_fields:
+            config["defence"].setdefault("eps", parse_eps(where.train_eps))
+        if method_draws := {"queries", "candidates", "draw_seed"} & set(options.model_fields):
+            drawn = {"queries": self.queries, "candidates": self.candidates, "draw_seed": seed}
+            config["defence"].update({name: drawn[name] for name in method_draws})
+        config["model"].setdefault("name", experiment.model)
+        config["seed"] = seed
+        return Job(dataset, experiment.model, method, seed, config, how.start, dict(experiment.tables))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run, by the paper's names, and the tables that its numbers stand in."""
+
+    dataset: str
+    model: str
+    method: str
+    seed: int
+    config: Mapping[str, Any]
+    start: str | None
+    tables: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset}-{self.model}-{self.method}-s{self.seed}"
+
+    @property
+    def start_name(self) -> str:
+        """The run that this one fine-tunes."""
+        return f"{self.dataset}-{self.model}-{self.start}-s{self.seed}"
+
+    @property
+    def eps(self) -> list[str]:
+        """The sizes, as printed, at which it is tested; 0 stands for no attack and needs no test."""
+        return [size for size in self.tables if parse_eps(size) > 0]
+
+
+def read_plan(folder: Path, preset: str) -> Plan:
+    """The plan `preset` of the reproduction in `folder`."""
+    path = folder / f"{preset}.toml"
+    if not path.exists():
+        known = sorted(entry.stem for entry in folder.glob("*.toml"))
+        raise ConfigError(f"{folder} has no preset '{preset}'; known: {', '.join(known) or 'none'}")
+    try:
+        return Plan.model_validate(read_toml(path))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["type"] != "extra_forbidden":
+            raise ConfigError(f"{path}: {explain(error, Plan)}") from None
+        raise ConfigError(f"{path}: unknown key '{'.'.join(str(part) for part in problem['loc'])}'") from None

@@ -1,0 +1,113 @@
+"""One run of a plan, from training to committed rows; what is done already is not done again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast import data, models
+from holdfast.errors import ConfigError
+from holdfast.evaluate.certify import certify
+from holdfast.evaluate.rows import config_hash
+from holdfast.evaluate.run import ROWS
+from holdfast.files import atomic_write
+from holdfast.provenance import commit, versions
+from holdfast.reproduce.plan import Job, Plan
+from holdfast.threat import Threat
+from holdfast.training import load_data, merge, parse, train
+
+RUN = "run.json"
+THREATS = ("query", "candidates")
+
+
+def rows_folder(folder: Path, preset: str, job: Job) -> Path:
+    """Where the rows of a run are kept."""
+    return folder / "rows" / preset / job.name
+
+
+def is_done(folder: Path, preset: str, job: Job, plan: Plan) -> bool:
+    """Whether all rows of the run are there; rows of other settings are an error, never mixed in."""
+    kept = rows_folder(folder, preset, job)
+    if not (kept / RUN).exists():
+        return False
+    found = json.loads((kept / RUN).read_text())
+    if found["hash"] != _hash(job, plan):
+        raise ConfigError(
+            f"the rows in {kept} are of other settings than the plan's; remove them to run it anew"
+        )
+    return True
+
+
+def reproduce_job(
+    folder: Path, preset: str, job: Job, plan: Plan, work: Path, say: Callable[[str], None]
+) -> bool:
+    """Train and test one run, and put its rows below `folder`; False if it was stopped on the way.
+
+    The network itself stays in `work`, where a stopped run goes on.
+    """
+    if is_done(folder, preset, job, plan):
+        return True
+    out = work / preset / job.name
+    if not (out / models.CARD).exists():
+        table: Mapping[str, Any] = job.config
+        if job.start is not None:
+            begin = work / preset / job.start_name
+            if not (begin / models.CARD).exists():
+                raise ConfigError(
+                    f"{job.name} fine-tunes {job.start_name}, which is not in {work}; run it first"
+                )
+            table = merge(table, {"defence": {"start": str(begin.resolve())}})
+        say(f"{job.name}: training")
+        if not train(parse(table), out, say=say).outcome.finished:
+            return False
+    embedder = models.load(out)
+    images = load_data(parse(_without_start(job.config))).test
+    threats = [Threat.parse(f"{who}:linf:{eps}") for eps in job.eps for who in THREATS]
+    kept = rows_folder(folder, preset, job)
+    for name, test in plan.tests.items():
+        say(f"{job.name}: certifying, {name} test")
+        done = certify(
+            embedder,
+            images,
+            out / "certifications" / name,
+            threats,
+            queries=plan.queries,
+            candidates=plan.candidates,
+            seed=job.seed,
+            ks=plan.ks,
+            method=test.method,
+            clip=test.clip,
+            rounding=test.rounding,
+            listed=0,
+        )
+        kept.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(done.folder / ROWS, kept / f"{name}.csv.gz")
+    card = json.loads((out / models.CARD).read_text())
+    record = {
+        "hash": _hash(job, plan),
+        "config": job.config,
+        "metrics": card["metrics"],
+        "trained": card["created"],
+        "training_versions": card["versions"],
+        "versions": versions(),
+        "commit": commit(),
+    }
+    # Last, because a folder with this file is a finished run.
+    atomic_write(kept / RUN, json.dumps(record, indent=2) + "\n")
+    return True
+
+
+def _hash(job: Job, plan: Plan) -> str:
+    tests = {name: test.model_dump() for name, test in plan.tests.items()}
+    drawn = [plan.queries, plan.candidates, plan.ks]
+    return config_hash(
+        {"config": job.config, "start": job.start, "eps": job.eps, "tests": tests, "drawn": drawn}
+    )
+
+
+def _without_start(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as far as its data goes: a fine-tuning's `start` is only known where it runs."""
+    return {"data": {**config["data"], "name": data.absolute(config["data"]["name"])}}
