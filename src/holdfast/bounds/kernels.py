@@ -146,6 +146,14 @@ def relu_box(
 
 
 @_compile
+def charge(centre: Floats, radius: Floats, out: Floats, share: float, first: int, last: int) -> None:
+    """r + share·(|m| + r), in one pass over flat arrays."""
+    part = centre.dtype.type(share)
+    for i in range(first, last):
+        out[i] = radius[i] + part * (abs(centre[i]) + radius[i])
+
+
+@_compile
 def relu_box_gradients(
     centre: Floats, radius: Floats, at_centre: Floats, at_radius: Floats, first: int, last: int
 ) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
 from holdfast.bounds.box import Box
+from holdfast.bounds.threads import in_threads
 
 UNIT = 2.0**-24
 _EXTRA = 2.0**-20
@@ -38,6 +39,22 @@ def allowance(terms: int, dtype: torch.dtype = torch.float32) -> float:
     n = terms + 3
     gamma = n * UNIT / (1 - n * UNIT)
     return (gamma if dtype == torch.float64 else 2 * gamma / (1 - gamma)) + _EXTRA
+
+
+def charged(box: Box, share: float) -> Tensor:
+    """r + share·(|m| + r): the radius with the allowance for a layer's rounding on it."""
+    if torch.is_grad_enabled() and (box.centre.requires_grad or box.radius.requires_grad):
+        return torch.add(box.radius * (1 + share), box.centre.abs(), alpha=share)
+    from holdfast.bounds.kernels import charge
+
+    out = torch.empty_like(box.radius, memory_format=torch.contiguous_format)
+    arrays = [t.detach().contiguous().view(-1).numpy() for t in (box.centre, box.radius, out)]
+    in_threads(lambda a, b: charge(*arrays, share, a, b), out.numel(), out.numel())
+    return out
+
+
+def _share_of(bias: Tensor | None, share: float, dtype: torch.dtype) -> Tensor | None:
+    return None if bias is None or share == 0 else share * bias.to(dtype).abs()
 
 
 class Operation(ABC):
@@ -59,8 +76,12 @@ class _Affine(Operation):
     bias: Tensor | None
 
     @abstractmethod
-    def apply(self, x: Tensor, absolute: bool) -> Tensor:
-        """Wx + b, or |W|x without a bias."""
+    def apply(self, x: Tensor) -> Tensor:
+        """Wx + b."""
+
+    @abstractmethod
+    def apply_absolute(self, x: Tensor, share: float) -> Tensor:
+        """|W|x + share·|b|."""
 
     @abstractmethod
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
@@ -77,14 +98,11 @@ class _Affine(Operation):
 
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         (box,) = boxes
-        centre = self.apply(box.centre, False)
+        centre = self.apply(box.centre)
         if not rounding:
-            return Box(centre, self.apply(box.radius, True))
+            return Box(centre, self.apply_absolute(box.radius, 0.0))
         share = allowance(self.terms_of(box), box.centre.dtype)
-        radius = self.apply(torch.add(box.radius * (1 + share), box.centre.abs(), alpha=share), True)
-        if self.shift is not None:
-            radius = radius + share * self.shift.abs()
-        return Box(centre, radius)
+        return Box(centre, self.apply_absolute(charged(box, share), share))
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         (box,) = boxes
@@ -103,11 +121,11 @@ class Linear(_Affine):
         self.weight, self.bias = layer.weight, layer.bias
         self.terms = layer.in_features
 
-    def apply(self, x: Tensor, absolute: bool) -> Tensor:
-        weight = self.weight.to(x.dtype)
-        if absolute:
-            return F.linear(x, weight.abs())
-        return F.linear(x, weight, None if self.bias is None else self.bias.to(x.dtype))
+    def apply(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+
+    def apply_absolute(self, x: Tensor, share: float) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype).abs(), _share_of(self.bias, share, x.dtype))
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         return slope @ self.weight.to(slope.dtype)
@@ -125,10 +143,15 @@ class Convolution(_Affine):
     def shift(self) -> Tensor | None:
         return None if self.bias is None else self.bias[:, None, None]
 
-    def apply(self, x: Tensor, absolute: bool) -> Tensor:
-        layer, weight = self.layer, self.weight.to(x.dtype)
-        bias = None if absolute or self.bias is None else self.bias.to(x.dtype)
-        weight = weight.abs() if absolute else weight
+    def apply(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return self._convolve(x, self.weight.to(x.dtype), bias)
+
+    def apply_absolute(self, x: Tensor, share: float) -> Tensor:
+        return self._convolve(x, self.weight.to(x.dtype).abs(), _share_of(self.bias, share, x.dtype))
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        layer = self.layer
         return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
@@ -154,11 +177,13 @@ class Scale(_Affine):
         self.scale, self.bias = scale, bias
         self.parts: Tensor | None = None
 
-    def apply(self, x: Tensor, absolute: bool) -> Tensor:
+    def apply(self, x: Tensor) -> Tensor:
         scale, shift = self.scale.to(x.dtype), self.shift
-        if absolute:
-            return x * scale.abs()
         return x * scale if shift is None else x * scale + shift.to(x.dtype)
+
+    def apply_absolute(self, x: Tensor, share: float) -> Tensor:
+        size, shift = x * self.scale.to(x.dtype).abs(), _share_of(self.shift, share, x.dtype)
+        return size if shift is None else size + shift
 
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         box = super().interval(boxes, rounding)
@@ -213,7 +238,10 @@ class Pooling(_Affine):
         """The window, or where it is not known the whole plane."""
         return self._window or box.centre.shape[-1] * box.centre.shape[-2]
 
-    def apply(self, x: Tensor, absolute: bool) -> Tensor:
+    def apply(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def apply_absolute(self, x: Tensor, share: float) -> Tensor:
         return self.function(x)
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
