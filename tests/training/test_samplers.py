@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.training.samplers import ClassGroups
+from holdfast.training.config import parse
+from holdfast.training.defences import build_defence
+from holdfast.training.samplers import ClassGroups, Shuffled, SpreadGroups
 
 
 @settings(max_examples=40, deadline=None)
@@ -79,3 +81,19 @@ def test_bad_data_and_batches_are_refused():
         ClassGroups(np.arange(10) % 2, 5, 2, 0)
     with pytest.raises(ConfigError, match="two whole groups"):
         ClassGroups(np.arange(10) % 2, 4, 4, 0)
+
+
+def test_spread_groups_put_a_partner_of_every_first_image_behind_it():
+    labels = np.repeat(np.arange(50), 6)
+    batch = torch.from_numpy(labels)[SpreadGroups(labels, 40, 4, 3).indices(7)]
+    first, rest = batch[:10], batch[10:]
+    assert all((rest == label).sum() >= 3 for label in first)
+
+
+def test_certified_rank_groups_classes_only_where_a_plain_batch_would_miss_them():
+    defence = build_defence(parse({"defence": {"name": "certified-rank", "boxes": 10}}).defence, 10)
+    few, many = np.repeat(np.arange(5), 60), np.repeat(np.arange(50), 6)
+    assert isinstance(defence.sampler(few, 40, 0), Shuffled)
+    assert isinstance(defence.sampler(many, 40, 0), SpreadGroups)
+    with pytest.raises(ConfigError, match="leaves 2 images"):
+        defence.sampler(few, 12, 0)

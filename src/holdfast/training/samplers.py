@@ -109,3 +109,13 @@ class ClassGroups:
         others = torch.nonzero(self._codes != self._codes[anchors[0]]).squeeze(1)
         drawn = others[torch.randint(len(others), (1,), generator=chance)]
         return torch.cat([anchors[:-1], drawn])
+
+
+class SpreadGroups(ClassGroups):
+    """The batches of `ClassGroups` with every group's first image in front, then every second one, …
+
+    So any first part of the batch finds partners in the rest.
+    """
+
+    def indices(self, step: int) -> Tensor:
+        return super().indices(step).view(self._groups, self._per_class).T.flatten()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
 from holdfast.bounds import distance_bounds
+from holdfast.errors import ConfigError
 from holdfast.training.defences.base import Batch, Moment, Terms
 from holdfast.training.defences.bounded import Bounded, BoundedOptions
 from holdfast.training.defences.certified_margin import spread
 from holdfast.training.losses import distances
-from holdfast.training.samplers import Sampler, Shuffled
+from holdfast.training.samplers import Sampler, Shuffled, SpreadGroups
+
+PARTNERS = 4
+"""Images of a class that a batch should hold."""
 
 
 class CertifiedRankOptions(BoundedOptions):
@@ -53,8 +59,17 @@ class CertifiedRank(Bounded):
         super().__init__()
         self.options = options
 
-    def sampler(self, labels: Any, batch: int, seed: int) -> Sampler:
-        return Shuffled(len(labels), batch, seed)
+    def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
+        """Plain batches, unless there are so many classes that most images would find no partner in them."""
+        plain = batch - self.options.boxes
+        if plain < 4:
+            raise ConfigError(
+                f"a batch of {batch} leaves {plain} images beside defence.boxes = {self.options.boxes}; "
+                "use a larger train.batch or fewer boxes"
+            )
+        if plain >= PARTNERS * len(np.unique(labels)):
+            return Shuffled(len(labels), batch, seed)
+        return SpreadGroups(labels, batch, PARTNERS, seed)
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         o = self.options
