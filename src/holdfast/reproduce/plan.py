@@ -8,9 +8,10 @@ data set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,13 +63,17 @@ class MethodPlan(_Settings):
 
 
 class Experiment(_Table):
-    """Methods compared on data sets with one network; `tables` gives each eps the number of its table."""
+    """Methods compared on data sets with one network; `tables` gives each eps the number of its table.
+
+    `kappas` trains each method once with each of these, as `METHOD-kappa=VALUE`: a figure's curve.
+    """
 
     model: str
     datasets: list[str]
     methods: list[str]
     tables: dict[str, str]
     seeds: list[int] | None = None
+    kappas: list[float] | None = None
 
 
 class Plan(_Table):
@@ -93,8 +98,10 @@ class Plan(_Table):
                 continue
             for dataset in experiment.datasets:
                 for method in experiment.methods:
-                    for seed in experiment.seeds or self._method(method).seeds:
-                        job = self._job(experiment, dataset, method, seed)
+                    seeds = experiment.seeds or self._method(method).seeds
+                    kappas: Sequence[float | None] = experiment.kappas or [None]
+                    for kappa, seed in product(kappas, seeds):
+                        job = self._job(experiment, dataset, method, seed, kappa)
                         if only is not None and not fnmatch(job.name, only):
                             continue
                         if job.start is not None:
@@ -108,7 +115,9 @@ class Plan(_Table):
             raise ConfigError(f"the plan has no method '{name}'; known: {', '.join(sorted(self.methods))}")
         return self.methods[name]
 
-    def _job(self, experiment: Experiment, dataset: str, method: str, seed: int) -> Job:
+    def _job(
+        self, experiment: Experiment, dataset: str, method: str, seed: int, kappa: float | None = None
+    ) -> Job:
         if dataset not in self.datasets:
             raise ConfigError(f"the plan has no data set '{dataset}'; known: {', '.join(self.datasets)}")
         where, how = self.datasets[dataset], self._method(method)
@@ -123,6 +132,9 @@ class Plan(_Table):
             config["defence"].update({name: drawn[name] for name in method_draws})
         config["model"].setdefault("name", experiment.model)
         config["seed"] = seed
+        if kappa is not None:
+            config["defence"]["kappa"] = kappa
+            method = f"{method}-kappa={kappa:g}"
         return Job(dataset, experiment.model, method, seed, config, how.start, dict(experiment.tables))
 
 
