@@ -38,7 +38,7 @@ class CertifiedRankOptions(BoundedOptions):
     offset: float = Field(default=0.05, gt=0)
     others: float = Field(default=0.1, ge=0, le=1)
     """Weight of the count over other-class candidates alone."""
-    clean: float = Field(default=0.0, ge=0)
+    clean: float = Field(default=0.3, ge=0)
     """Weight of the count, without an attack, of other-class items nearer than the nearest right one."""
 
 
