@@ -78,7 +78,7 @@ def _against_best(cells: Sequence[Cell]) -> str:
 
 
 def _table(number: str, cells: Sequence[Cell]) -> str:
-    parts = [f"## Table {number}"]
+    parts = [f"## Table {number}" if number.isdigit() else f"## {number.capitalize()}"]
     for model in sorted({cell.model for cell in cells}):
         for metric in _TITLES:
             mine = [cell for cell in cells if cell.metric == metric and cell.model == model]
