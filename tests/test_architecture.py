@@ -10,18 +10,39 @@ from pathlib import Path
 import holdfast
 
 PACKAGE = Path(holdfast.__file__).parent
-SHARED = {"errors", "spec", "files", "progress", "provenance", "threat"}
+SHARED = {"errors", "spec", "files", "progress", "provenance", "randomness", "threat"}
 ALLOWED = {
     "data": set(),
     "models": set(),
     "metrics": set(),
     "bounds": {"models"},
+    "attacks": {"data", "models", "metrics", "bounds"},
     "certify": {"data", "models", "metrics", "bounds"},
-    "training": {"data", "models", "metrics", "bounds", "certify"},
-    "gallery": {"data", "models", "metrics", "bounds", "certify", "training"},
-    "evaluate": {"data", "models", "metrics", "bounds", "certify", "training", "gallery"},
-    "report": {"data", "models", "metrics", "bounds", "certify", "training", "gallery", "evaluate"},
-    "reproduce": {"data", "models", "metrics", "bounds", "certify", "training", "gallery", "evaluate"},
+    "training": {"data", "models", "metrics", "bounds", "attacks", "certify"},
+    "gallery": {"data", "models", "metrics", "bounds", "attacks", "certify", "training"},
+    "evaluate": {"data", "models", "metrics", "bounds", "attacks", "certify", "training", "gallery"},
+    "report": {
+        "data",
+        "models",
+        "metrics",
+        "bounds",
+        "attacks",
+        "certify",
+        "training",
+        "gallery",
+        "evaluate",
+    },
+    "reproduce": {
+        "data",
+        "models",
+        "metrics",
+        "bounds",
+        "attacks",
+        "certify",
+        "training",
+        "gallery",
+        "evaluate",
+    },
 }
 
 

@@ -55,7 +55,18 @@ __all__ = [
 ]
 
 
-_ROOMS = ("bounds", "certify", "data", "evaluate", "gallery", "metrics", "models", "report", "training")
+_ROOMS = (
+    "attacks",
+    "bounds",
+    "certify",
+    "data",
+    "evaluate",
+    "gallery",
+    "metrics",
+    "models",
+    "report",
+    "training",
+)
 
 
 def __getattr__(name: str) -> Any:

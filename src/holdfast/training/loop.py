@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from holdfast.errors import RunError
 from holdfast.models import to_unit
 from holdfast.progress import bar
+from holdfast.randomness import derive
 from holdfast.training.augment import augment
 from holdfast.training.config import TrainSection
 from holdfast.training.defences import Batch, Defence, Moment
 from holdfast.training.log import Log
 from holdfast.training.losses import telemetry
-from holdfast.training.randomness import derive
 from holdfast.training.samplers import Sampler
 from holdfast.training.schedules import learning_rate
 from holdfast.training.state import load_state, save_state

@@ -19,11 +19,11 @@ from holdfast.files import atomic_write, exclusive
 from holdfast.metrics import rank
 from holdfast.metrics.summary import hit_rate
 from holdfast.models import Embedder
+from holdfast.randomness import derive
 from holdfast.spec import ImageSpec
 from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
 from holdfast.training.defences import build_defence, defence_class
 from holdfast.training.loop import Outcome, fit, total_steps
-from holdfast.training.randomness import derive
 
 CONFIG = "config.toml"
 VALIDATION_IMAGES = 2000

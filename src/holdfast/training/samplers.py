@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.training.randomness import generator
+from holdfast.randomness import generator
 
 
 class Sampler(Protocol):

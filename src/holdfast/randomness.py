@@ -1,7 +1,8 @@
 """Randomness that depends on the seed and the place it is used, and on nothing else.
 
 Each step of training draws from a generator seeded by (seed, step): a run that is stopped and
-resumed needs no generator state to go on exactly as it would have.
+resumed needs no generator state to go on exactly as it would have. An attack draws from (seed, image
+number): what is drawn for an image does not depend on the batch it comes in.
 """
 
 from __future__ import annotations
