@@ -190,7 +190,7 @@ def test_certify_finds_the_largest_eps(shop, tmp_path):
     assert "by itself" in bad.err
 
 
-def test_search_with_certificates(shop):
+def test_search_with_certificates(shop, tmp_path):
     query = next(shop.pictures.rglob("*.png"))
     done = holdfast("search", shop.gallery, query, "-k", 3, "--certify", "linf:0")
     assert done.code == 0, done.err
@@ -198,5 +198,13 @@ def test_search_with_certificates(shop):
     assert "CERTIFIED" in done.out
     found = json.loads(holdfast("search", shop.gallery, query, "--certify", "linf:1/255", "--json").out)[0]
     assert all(hit["best"] <= hit["hit"]["rank"] <= hit["worst"] for hit in found["hits"])
+    shown = holdfast(
+        "search", shop.gallery, query, "-k", 3, "--certify", "linf:auto", "--html", tmp_path / "hits.html"
+    )
+    assert shown.code == 0, shown.err
+    page = (tmp_path / "hits.html").read_text()
+    assert page.count("data:image/") == 4
+    assert page.count("rank 1–") >= 1
+    assert "the largest ε found" in page
     bad = holdfast("search", shop.gallery, query, "--certify", "candidates:linf:0.1")
     assert bad.code == 2
