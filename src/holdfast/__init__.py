@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from holdfast.data import load as load_data
     from holdfast.errors import HoldfastError
     from holdfast.gallery import Gallery, Hit, Hits
-    from holdfast.models import Embedder, load
+    from holdfast.models import Embedder, Foreign, load
     from holdfast.models.wrap import wrap
     from holdfast.spec import ImageSpec
     from holdfast.workflow import index, search, train
 
 _WHERE = {
     "Embedder": ("holdfast.models", "Embedder"),
+    "Foreign": ("holdfast.models", "Foreign"),
     "Gallery": ("holdfast.gallery", "Gallery"),
     "Hit": ("holdfast.gallery", "Hit"),
     "Hits": ("holdfast.gallery", "Hits"),
@@ -40,6 +41,7 @@ _WHERE = {
 
 __all__ = [
     "Embedder",
+    "Foreign",
     "Gallery",
     "Hit",
     "Hits",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from holdfast.data import read_image
 from holdfast.gallery import Gallery, Hits
 from holdfast.gallery.indexing import Indexed, embedder_info, index_images
-from holdfast.models import Embedder
+from holdfast.models import AnyEmbedder
 from holdfast.training import Run, merge, parse
 from holdfast.training import train as run_training
 
@@ -31,7 +31,7 @@ def train(data: str, out: str | Path, settings: Mapping[str, Any] | None = None,
 
 
 def index(
-    embedder: Embedder, images: str | Path, out: str | Path, *, prefix: str = "", prune: bool = False
+    embedder: AnyEmbedder, images: str | Path, out: str | Path, *, prefix: str = "", prune: bool = False
 ) -> Gallery:
     """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date."""
     gallery, _ = open_and_index(embedder, Path(images), Path(out), prefix=prefix, prune=prune)
@@ -39,7 +39,7 @@ def index(
 
 
 def open_and_index(
-    embedder: Embedder,
+    embedder: AnyEmbedder,
     images: Path,
     out: Path,
     *,
@@ -63,7 +63,7 @@ def open_and_index(
         raise
 
 
-def search(gallery: Gallery, embedder: Embedder, image: Image, k: int = 10) -> Hits:
+def search(gallery: Gallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
     """The k candidates nearest to a picture; an embedder that did not make the gallery is refused."""
     gallery.check_embedder(embedder_info(embedder))
     if isinstance(image, (str, Path)):

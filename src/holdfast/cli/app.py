@@ -7,11 +7,23 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import certify, data, demo, evaluate, gallery, index, report, reproduce, search, train
+from holdfast.cli import (
+    attack,
+    certify,
+    data,
+    demo,
+    evaluate,
+    gallery,
+    index,
+    report,
+    reproduce,
+    search,
+    train,
+)
 
 app = typer.Typer(
     name="holdfast",
-    help="Image search that holds under attack: train, index, search, measure.",
+    help="Image search that holds under attack: train, index, search, attack, certify, measure.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -31,7 +43,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Image search that holds under attack: train, index, search, measure."""
+    """Image search that holds under attack: train, index, search, attack, certify, measure."""
 
 
 app.command("demo")(demo.demo)
@@ -39,6 +51,7 @@ app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("index")(index.index)
 app.command("search")(search.search)
+app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("certify")(certify.certify)
 app.command("report")(report.report)

@@ -7,15 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.output import Json, SplitOption, note, note_reading, number, print_json, print_table
+from holdfast.cli.output import (
+    Channels,
+    ImageSize,
+    Json,
+    SplitOption,
+    note,
+    note_reading,
+    number,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from holdfast.data import Dataset, Split
-    from holdfast.models import Embedder
+    from holdfast.models import AnyEmbedder
+    from holdfast.spec import ImageSpec
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
     data: Annotated[
         str | None,
         typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
@@ -28,23 +39,86 @@ def evaluate(
         int | None, typer.Option(min=1, help="Draw this many candidates, none of them a query.")
     ] = None,
     k: Annotated[str | None, typer.Option(help="The Ks of the table, for example 1,10,20,40.")] = None,
+    attacks: Annotated[
+        str | None,
+        typer.Option(help="Attack it: ers (all of ERS and ARS), er-recall, or some, for example qa+,gtm."),
+    ] = None,
+    threat: Annotated[
+        str | None, typer.Option(help="What the attacks may do: [query|candidates:]NORM:EPS.")
+    ] = None,
+    optimiser: Annotated[
+        str | None,
+        typer.Option(help="pgd, pgd-plain, paper, nes or spsa; pgd if there are gradients, else nes."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Gradient steps.  [default: 32; er-recall: 100]")
+    ] = None,
+    step: Annotated[float | None, typer.Option(help="Size of a step, in pixel values.")] = None,
+    restarts: Annotated[int, typer.Option(min=1, help="Starts; all but the first are random.")] = 1,
+    budget: Annotated[
+        int, typer.Option(min=1, help="Images that nes and spsa may show to the model for each attacked one.")
+    ] = 1000,
+    ca_queries: Annotated[
+        int, typer.Option(min=1, help="Queries whose candidates er-recall alters, 100 for each.")
+    ] = 100,
+    check_black_box: Annotated[
+        int, typer.Option(min=0, help="Repeat this many trials of each attack with nes, as a check.")
+    ] = 0,
+    images: Annotated[
+        Path | None, typer.Option(help="All images of a folder or tar instead of a data set's test part.")
+    ] = None,
+    image_size: ImageSize = None,
+    channels: Channels = 3,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="The evaluation's folder; below the run's if left out.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure retrieval on a data set's test part: Recall@K, mAP, NMI, one row per query."""
+    """Measure retrieval on a data set's test part: Recall@K, mAP, NMI, one row per query.
+
+    With --attacks: what an attacker can do to it, as ERS, ARS or ER-Recall; exit code 1 if an attack
+    removes a hit that is certified. FILE.py is run to get NAME.
+    """
     from holdfast import models
     from holdfast.errors import ConfigError
     from holdfast.evaluate import KS, ROWS, folder_for
     from holdfast.evaluate import evaluate as run
 
     ks = parse_ks(k) if k else KS
-    embedder = models.load(model)
-    home = model if model.is_dir() else model.parent
-    dataset = test_part(embedder, home, data, split)
+    if (attacks is None) != (threat is None):
+        raise ConfigError("--attacks and --threat go together, for example --attacks ers --threat linf:8/255")
+    embedder = models.find(model, spec_of(image_size, channels))
+    home = home_of(model)
+    if images is not None:
+        if data is not None:
+            raise ConfigError("give --data or --images, not both")
+        dataset = folder_part(embedder, images)
+    else:
+        dataset = test_part(embedder, home, data, split)
     note_reading(dataset.read, dataset.skipped)
+    if attacks is not None and threat is not None:
+        from holdfast.cli.attacked import run_attacks
+        from holdfast.evaluate.attacked import Settings
+
+        usual = 100 if attacks == "er-recall" else 32
+        run_attacks(
+            embedder,
+            dataset.test,
+            home,
+            attacks,
+            threat,
+            out=out,
+            queries=queries,
+            candidates=candidates,
+            ca_queries=ca_queries,
+            seed=seed,
+            ks=ks if k else None,
+            settings=Settings(optimiser, steps or usual, step, restarts, budget),
+            check_black_box=check_black_box,
+            json=json,
+        )
+        return
     available = candidates or len(dataset.test) - 1
     if k and max(ks) > available:
         raise ConfigError(f"--k {max(ks)} is more than the {available} candidates of a query; ask for fewer")
@@ -83,11 +157,39 @@ def evaluate(
     print(f"rows: {done.folder / ROWS}")
 
 
-def test_part(embedder: Embedder, run: Path, data: str | None, split: Split | None) -> Dataset:
+def home_of(model: Path) -> Path:
+    """Where results about a model go: its folder, or runs/NAME for one that is named by a file."""
+    from holdfast import models
+
+    if models.named_by_file(model):
+        file, _, name = str(model).rpartition(":")
+        return Path("runs") / (f"{Path(file).stem}-{name}" if file.endswith(".py") else Path(model).stem)
+    return model if model.is_dir() else model.parent
+
+
+def spec_of(image_size: int | None, channels: int) -> ImageSpec | None:
+    """The images that a model takes, where the user says so."""
+    from holdfast.spec import ImageSpec
+
+    return None if image_size is None else ImageSpec(channels, image_size, image_size)
+
+
+def folder_part(embedder: AnyEmbedder, images: Path) -> Dataset:
+    """All images of a folder, as something to test on."""
+    from holdfast import data as data_sets
+
+    found, skipped = data_sets.load_images(images, spec=embedder.spec)
+    return data_sets.Dataset(found.name, found.take([]), found, "given", skipped, len(found))
+
+
+def test_part(embedder: AnyEmbedder, run: Path, data: str | None, split: Split | None) -> Dataset:
     """The data set asked for, or the run's own, in the embedder's shape; the run's split where it is the run's set."""
     from holdfast import data as data_sets
+    from holdfast.errors import ConfigError
     from holdfast.training import CONFIG, read_config
 
+    if data is None and not (run / CONFIG).exists():
+        raise ConfigError(f"{run} does not say what it was trained on; give --data, or --images FOLDER")
     if data is None or (run / CONFIG).exists():
         stored = read_config(run).data
         if data is None or stored.name == data_sets.absolute(data):

@@ -11,17 +11,17 @@ from holdfast.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.gallery import Gallery
-    from holdfast.models import Embedder
+    from holdfast.models import AnyEmbedder
 
 app = typer.Typer(help="Galleries: info, verify, remove, compact.", no_args_is_help=True)
 
 Path_ = Annotated[Path, typer.Argument(metavar="GALLERY", help="A gallery made by 'holdfast index'.")]
 
 
-def open_with_embedder(path: Path, model: Path | None) -> tuple[Gallery, Embedder]:
+def open_with_embedder(path: Path, model: Path | None) -> tuple[Gallery, AnyEmbedder]:
     """A gallery, for reading, and the embedder that made it, found where it was or at `model`."""
     from holdfast import models
-    from holdfast.errors import CheckpointError, GalleryError
+    from holdfast.errors import GalleryError, ModelError
     from holdfast.gallery import Gallery
     from holdfast.gallery.indexing import embedder_info
 
@@ -30,9 +30,12 @@ def open_with_embedder(path: Path, model: Path | None) -> tuple[Gallery, Embedde
         hint = gallery.info.embedder.location
         if model is None and hint is None:
             raise GalleryError(f"{path} does not say where its embedder is; name it with --model")
+        if model is None and models.named_by_file(str(hint)):
+            # Opening a gallery must not run a file that the gallery itself names.
+            raise GalleryError(f"{path} was made by {hint}; name it with --model")
         try:
-            embedder = models.load(model or Path(str(hint)))
-        except CheckpointError as error:
+            embedder = models.find(model or str(hint))
+        except ModelError as error:
             if model is not None:
                 raise
             raise GalleryError(

@@ -11,7 +11,7 @@ from holdfast.cli.output import Json, note_reading, print_json
 
 
 def index(
-    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
     images: Annotated[Path, typer.Argument(help="A folder or tar of images; folders in it become labels.")],
     out: Annotated[Path, typer.Option(help="The gallery; one that is there is brought up to date.")],
     prefix: Annotated[str, typer.Option(help="Put this before every id, to tell folders apart.")] = "",
@@ -23,7 +23,7 @@ def index(
     from holdfast.workflow import open_and_index
 
     gallery, done = open_and_index(
-        models.load(model), images, out, location=model, prefix=prefix, prune=prune
+        models.find(model), images, out, location=model, prefix=prefix, prune=prune
     )
     with gallery:
         count = len(gallery)

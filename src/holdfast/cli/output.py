@@ -20,6 +20,13 @@ SplitOption = Annotated[
     Literal["closed", "open", "given"] | None,
     typer.Option(help="closed (by image), open (by class) or given (train and test folders)."),
 ]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Side of the images that a model of FILE.py or FILE.onnx takes, if it does not say."
+    ),
+]
+Channels = Annotated[int, typer.Option(help="Their channels: 3 (colour) or 1 (grey).")]
 
 
 def print_json(document: Any) -> None:

@@ -13,7 +13,7 @@ from holdfast.cli.output import Json, print_json, print_table
 if TYPE_CHECKING:
     from holdfast.gallery import Gallery, Hits
     from holdfast.gallery.certified import CertifiedHits
-    from holdfast.models import Embedder
+    from holdfast.models import AnyEmbedder
 
 
 def search(
@@ -76,13 +76,19 @@ def search(
 
 
 def _certified(
-    gallery: Gallery, embedder: Embedder, images: list[Path], k: int, threat: str
+    gallery: Gallery, embedder: AnyEmbedder, images: list[Path], k: int, threat: str
 ) -> list[CertifiedHits]:
     from holdfast.data import read_image
+    from holdfast.errors import ConfigError
     from holdfast.gallery.certified import certified_search
+    from holdfast.models import Embedder
     from holdfast.threat import Threat
 
     wanted = Threat.parse(threat)
+    if not isinstance(embedder, Embedder):
+        raise ConfigError(
+            "certificates need a network that can be looked into: a run, a checkpoint or a torch module"
+        )
     return [
         certified_search(gallery, embedder, read_image(image, embedder.spec), k, wanted, str(image))
         for image in images

@@ -20,7 +20,7 @@ from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
 from holdfast.evaluate.vectors import embed_resumably
 from holdfast.files import atomic_write, exclusive
 from holdfast.metrics import Outcomes, Summary, cluster, rank, summarise
-from holdfast.models import Embedder
+from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
 from holdfast.provenance import commit, versions
 
@@ -39,7 +39,7 @@ class Evaluation:
 
 
 def evaluate(
-    embedder: Embedder,
+    embedder: AnyEmbedder,
     images: ImageSet,
     out: str | Path,
     *,
@@ -57,7 +57,7 @@ def evaluate(
     """
     out = Path(out)
     labels = images.require_labels("evaluation")
-    asked, found = _draw(images, queries, candidates, seed)
+    asked, found = draw_or_all(images, queries, candidates, seed)
     config: dict[str, Any] = {
         "kind": "retrieval",
         "embedder": embedder.fingerprint(),
@@ -113,9 +113,10 @@ def _finished(out: Path, config: dict[str, Any]) -> Evaluation:
     return done
 
 
-def _draw(
+def draw_or_all(
     images: ImageSet, queries: int | None, candidates: int | None, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Disjoint queries and candidates of that number, or everyone against everyone."""
     if (queries is None) != (candidates is None):
         raise ConfigError("give both the number of queries and of candidates, or neither")
     if queries is None or candidates is None:

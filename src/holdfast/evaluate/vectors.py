@@ -11,13 +11,13 @@ from torch import Tensor
 
 from holdfast.data import ImageSet
 from holdfast.files import storage_error
-from holdfast.models import Embedder
+from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
 
 CHUNK = 512
 
 
-def embed_resumably(embedder: Embedder, images: ImageSet, path: Path) -> Tensor:
+def embed_resumably(embedder: AnyEmbedder, images: ImageSet, path: Path) -> Tensor:
     """The embeddings of `images`, appended to `path` chunk by chunk; chunks already there are kept."""
     n, dim = len(images), embedder.dim
     there = path.stat().st_size // (4 * dim) if path.exists() else 0

@@ -19,7 +19,7 @@ from holdfast.data.source import Source
 from holdfast.errors import DataError, GalleryError, ImageError
 from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.values import EmbedderInfo, Item
-from holdfast.models import Embedder
+from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
 from holdfast.spec import ImageSpec
 
@@ -48,14 +48,14 @@ class _Read:
     problem: str | None = None
 
 
-def embedder_info(embedder: Embedder, location: Path | None = None) -> EmbedderInfo:
+def embedder_info(embedder: AnyEmbedder, location: Path | None = None) -> EmbedderInfo:
     """What a gallery keeps of the embedder that made its vectors."""
     card = embedder.card if embedder.card is not None else embedder.describe()
     return EmbedderInfo(embedder.fingerprint(), card, None if location is None else str(location.resolve()))
 
 
 def index_images(
-    embedder: Embedder, images: Path, gallery: Gallery, *, prefix: str = "", prune: bool = False
+    embedder: AnyEmbedder, images: Path, gallery: Gallery, *, prefix: str = "", prune: bool = False
 ) -> Indexed:
     """Bring `gallery` up to date with the folder or tar `images`; each piece is committed as it is done.
 
@@ -155,7 +155,7 @@ def _read(source: Source, name: str, item: Item, old: Item | None, spec: ImageSp
 
 
 def _store(
-    embedder: Embedder, gallery: Gallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
+    embedder: AnyEmbedder, gallery: Gallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
 ) -> None:
     """Embed and commit one piece; only what has changed is written."""
     broken = [read.item.id for read in piece if read.problem is not None]

@@ -71,16 +71,24 @@ def ars_trial(before: Mapping[str, Column], after: Mapping[str, Column], clean_r
     Unstable where first ranks are small: report it beside `ars_ratio`. A target that already stands
     at the goal (r = 0 for +, the last rank for −) cannot be moved towards it and counts as fully resisted.
     """
+    resisted = {name: float(np.mean(resisted_trials(name, before[name], after[name]))) for name in FIRST_RANK}
+    reached = {name: float(np.mean(after[name])) for name in ARS_PARTS if name not in FIRST_RANK}
+    return ars_of(resisted, reached, clean_recall)
+
+
+def ars_of(resisted: Mapping[str, float], reached: Mapping[str, float], clean_recall: float) -> Score:
+    """ARS from the mean over trials of each rank attack's `resisted_trials`, and what the other four reached."""
     parts = {}
     for name in ARS_PARTS:
-        if name in FIRST_RANK:
-            goal = 100.0 if name in LOWER else 0.0
-            trials = [_resisted(r, i, goal) for i, r in zip(before[name], after[name], strict=True)]
-            parts[name] = float(np.mean(trials))
-        else:
-            first = 100.0 if name == "GTT" else clean_recall
-            parts[name] = _resisted(float(np.mean(after[name])), first, 0.0)
+        first = 100.0 if name == "GTT" else clean_recall
+        parts[name] = resisted[name] if name in FIRST_RANK else _resisted(reached[name], first, 0.0)
     return _mean(parts)
+
+
+def resisted_trials(name: str, before: Column, after: Column) -> Column:
+    """How much of its way each trial of a rank attack did not get, in percent (Eq. 30)."""
+    goal = 100.0 if name in LOWER else 0.0
+    return np.array([_resisted(r, i, goal) for i, r in zip(before, after, strict=True)])
 
 
 def _resisted(reached: float, first: float, goal: float) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from holdfast.models.checkpoint import CARD, WEIGHTS, load, save
 from holdfast.models.embedder import Embedder
+from holdfast.models.find import AnyEmbedder, find, named_by_file
+from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, ImageSource, to_unit
 from holdfast.models.modes import evaluating, set_batch_norm_eval
 from holdfast.models.registry import MODELS, build
@@ -13,12 +15,16 @@ __all__ = [
     "CARD",
     "MODELS",
     "WEIGHTS",
+    "AnyEmbedder",
     "Embedder",
+    "Foreign",
     "ImageSource",
     "Images",
     "build",
     "evaluating",
+    "find",
     "load",
+    "named_by_file",
     "save",
     "set_batch_norm_eval",
     "to_unit",

@@ -10,13 +10,25 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.evaluate import ROWS, Evaluation, load_pictures, read_evaluation, read_header, sheet
+from holdfast.evaluate import (
+    ROWS,
+    Evaluation,
+    er_recall,
+    load_pictures,
+    read_evaluation,
+    read_header,
+    sheet,
+    suite,
+)
 from holdfast.evaluate.certify import read_certification
 from holdfast.evaluate.curve import KIND, read_curve
+from holdfast.evaluate.er_recall import read_er_recall
+from holdfast.evaluate.suite import read_suite
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.models import CARD
 from holdfast.report import figures
+from holdfast.report.attacks import er_part, suite_part
 from holdfast.report.certificates import certification_part, curve_part
 from holdfast.report.page import Picture, provenance, render
 from holdfast.training import LOG
@@ -49,6 +61,10 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
         evaluations=[_evaluation(read_evaluation(path), folder) for path in found.get("retrieval", [])],
         certifications=[
             certification_part(read_certification(path), folder) for path in found.get("certification", [])
+        ],
+        attacked=[
+            *(suite_part(read_suite(path), folder) for path in found.get(suite.KIND, [])),
+            *(er_part(read_er_recall(path), folder) for path in found.get(er_recall.KIND, [])),
         ],
         curves=[curve_part(read_curve(path), folder) for path in found.get(KIND, [])],
     )

@@ -1,0 +1,192 @@
+"""`holdfast evaluate --attacks`: attacked evaluations, printed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from holdfast.cli.output import note, number, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.data import ImageSet
+    from holdfast.evaluate.attacked import Settings
+    from holdfast.evaluate.er_recall import ErRecall
+    from holdfast.evaluate.scores import SuiteScores
+    from holdfast.evaluate.suite import AttackedSuite
+    from holdfast.evaluate.validity import Finding
+    from holdfast.models import AnyEmbedder
+    from holdfast.threat import Threat
+
+
+def run_attacks(
+    embedder: AnyEmbedder,
+    images: ImageSet,
+    home: Path,
+    attacks: str,
+    threat: str,
+    *,
+    out: Path | None,
+    queries: int | None,
+    candidates: int | None,
+    ca_queries: int,
+    seed: int,
+    ks: Sequence[int] | None,
+    settings: Settings,
+    check_black_box: int,
+    json: bool,
+) -> None:
+    """Run a suite or ER-Recall, print its table, and exit with 1 if it contradicts a certificate."""
+    from holdfast.evaluate import ROWS
+    from holdfast.evaluate.certify import KS
+    from holdfast.evaluate.er_recall import ErRecall, er_recall
+    from holdfast.evaluate.suite import attack_suite
+    from holdfast.evaluate.validity import cross_check
+
+    threats = _threats(threat, attacks)
+    chosen = settings.named(embedder)
+    if settings.optimiser is None and chosen.optimiser != "pgd":
+        note(
+            f"this model gives no gradients: attacks are black-box ({chosen.optimiser}, {chosen.budget} queries each)"
+        )
+    done: AttackedSuite | ErRecall
+    if attacks == "er-recall":
+        asked, found = queries or 1000, candidates or 1000
+        place = out or home / "attacks" / _folder("er-recall", images, threats, chosen, asked, found, seed)
+        done = er_recall(
+            embedder,
+            images,
+            place,
+            threats,
+            queries=asked,
+            candidates=found,
+            ca_queries=ca_queries,
+            seed=seed,
+            ks=ks or KS,
+            settings=chosen,
+        )
+    else:
+        name = attacks.replace(",", "_")
+        place = out or home / "attacks" / _folder(name, images, threats, chosen, queries, candidates, seed)
+        done = attack_suite(
+            embedder,
+            images,
+            place,
+            threats[0],
+            attacks=attacks,
+            queries=queries,
+            candidates=candidates,
+            seed=seed,
+            settings=chosen,
+            check_black_box=check_black_box,
+        )
+    findings: list[Finding] = [*done.findings, *(cross_check(done.rows, home) if home.is_dir() else [])]
+    if json:
+        told = [{"level": finding.level, "text": finding.text} for finding in findings]
+        table: dict[str, Any]
+        if isinstance(done, ErRecall):
+            table = {"table": [asdict(line) for line in done.table]}
+        else:
+            table = done.scores.to_json()
+        print_json({"rows": done.folder / ROWS, **table, "findings": told})
+    else:
+        if isinstance(done, ErRecall):
+            print_er_recall(done, f"{images.name}, attacked by {chosen.optimiser}")
+        else:
+            print_suite(done.scores, images.name)
+        for finding in findings:
+            print(finding)
+        print(f"rows: {done.folder / ROWS}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _threats(text: str, attacks: str) -> list[Threat]:
+    """The threat; for ER-Recall both sides where it does not say who is altered."""
+    from holdfast.threat import Threat
+
+    threat = Threat.parse(text)
+    if attacks == "er-recall" and text.strip().startswith(threat.norm):
+        return [threat, Threat.parse(f"candidates:{text.strip()}")]
+    return [threat]
+
+
+def _folder(
+    name: str,
+    images: ImageSet,
+    threats: Sequence[Threat],
+    settings: Settings,
+    queries: int | None,
+    candidates: int | None,
+    seed: int,
+) -> str:
+    """A folder's name that tells apart what differs most often; what else differs is refused by its hash."""
+    size = "-".join(str(threat).replace(":", "_").replace("/", "over") for threat in threats)
+    drawn = "" if queries is None else f"-q{queries}-c{candidates}-s{seed}"
+    effort = (
+        f"{settings.steps}x{settings.restarts}" if "pgd" in str(settings.optimiser) else f"{settings.budget}"
+    )
+    if settings.optimiser == "paper":
+        effort = "100x1"
+    return f"{images.name}-{name}-{size}-{settings.optimiser}{effort}{drawn}"
+
+
+def print_er_recall(done: ErRecall, title: str) -> None:
+    """Recall without and under the attack for each threat and K."""
+    print_table(
+        ["threat", "K", "queries", "recall", "er_recall", "95 % interval", "robust_recall"],
+        [
+            [
+                line.threat,
+                str(line.k),
+                str(line.queries),
+                number(line.recall),
+                number(line.er_recall),
+                "{:.3f}–{:.3f}".format(*line.interval["er_recall"]),
+                number(line.robust_recall),
+            ]
+            for line in done.table
+        ],
+        title=title,
+    )
+
+
+def print_suite(scores: SuiteScores, name: str) -> None:
+    """What each attack reached, and the scores made of it."""
+    parts = {key: getattr(scores, key) for key in ("ers", "ars_ratio", "ars_trial")}
+    print_table(
+        ["attack", "before", "after", "95 % interval", "ERS", "ARS (ratio)", "ARS (trial)"],
+        [
+            [
+                part,
+                _value(part, scores.before[part]),
+                _value(part, reached),
+                "–".join(_value(part, end) for end in scores.interval[part]),
+                *(
+                    f"{score.parts[part]:.1f}" if score is not None and part in score.parts else "–"
+                    for score in parts.values()
+                ),
+            ]
+            for part, reached in scores.reached.items()
+        ],
+        title=f"{name}, within {scores.threat.partition(':')[2]}: {scores.trials:,} trials of each attack, "
+        f"by {scores.optimiser}",
+    )
+    if scores.clean_recall is not None:
+        print(
+            f"Recall@1 {scores.clean_recall:.1f} %, of which {scores.robust_recall_all:.1f} % "
+            "survive every attack on the query"
+        )
+    for title, score in zip(
+        ("ERS", "ARS (ratio of means)", "ARS (mean of trials)"), parts.values(), strict=True
+    ):
+        if score is not None:
+            print(f"{title} {score.value:.1f} ({score.interval[0]:.1f}–{score.interval[1]:.1f})")
+
+
+def _value(part: str, value: float) -> str:
+    return f"{value:.3f}" if part in ("TMA", "ES:D") else f"{value:.1f}"

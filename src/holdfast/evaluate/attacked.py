@@ -1,0 +1,144 @@
+"""What every attacked evaluation shares: the scene, how attacks are sought, and ranks measured afresh."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.attacks import OPTIMISERS, Attack, Candidates, Given, Optimiser, objective, optimiser
+from holdfast.data import ImageSet
+from holdfast.errors import ConfigError, unknown_name
+from holdfast.evaluate.rows import config_hash
+from holdfast.evaluate.vectors import embed_resumably
+from holdfast.metrics import rank
+from holdfast.models import AnyEmbedder, Embedder
+from holdfast.threat import Threat
+
+Numbers = NDArray[np.int64]
+PAPER = "paper"
+"""Seed 001's optimiser: the last of 100 plain steps of eps/10."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How attacks are sought. `optimiser` None: pgd where there are gradients, else nes.
+
+    `steps`, `step` and `restarts` are for optimisers with gradients; `budget` is how many images a
+    black-box optimiser may show to the model for each attacked one.
+    """
+
+    optimiser: str | None = None
+    steps: int = 32
+    step: float | None = None
+    restarts: int = 1
+    budget: int = 1000
+
+    def named(self, embedder: AnyEmbedder) -> Settings:
+        """The same with the optimiser chosen."""
+        usual = "pgd" if isinstance(embedder, Embedder) else "nes"
+        return dataclasses.replace(self, optimiser=self.optimiser or usual)
+
+    def make(self, eps: float) -> Optimiser:
+        """The optimiser for a threat of that size."""
+        name = self.optimiser or "pgd"
+        if name == PAPER:
+            return optimiser("pgd-plain", steps=100, step=eps / 10)
+        if name not in OPTIMISERS or OPTIMISERS[name].shared:
+            known = {PAPER, *(known for known, kind in OPTIMISERS.items() if not kind.shared)}
+            raise ConfigError(unknown_name("optimiser", name, known))
+        wanted = {"steps": self.steps, "restarts": self.restarts, "queries": self.budget, "step": self.step}
+        fields = {field.name for field in dataclasses.fields(OPTIMISERS[name])}
+        return optimiser(name, **{k: v for k, v in wanted.items() if k in fields and v is not None})
+
+    def config(self, eps: float) -> dict[str, Any]:
+        """What tells two ways of searching apart."""
+        return {"optimiser": self.optimiser, **dataclasses.asdict(self.make(eps))}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Queries, candidates, their vectors and labels. `own[i]` is the candidate that is query i, or -1."""
+
+    images: ImageSet
+    asked: Numbers
+    found: Numbers
+    queries: Tensor
+    candidates: Tensor
+    query_labels: Tensor
+    candidate_labels: Tensor
+    own: Tensor
+
+    @property
+    def gallery(self) -> Candidates:
+        return Candidates(self.candidates, self.candidate_labels)
+
+    def first_ranks(self, span: slice, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        """Rank of the nearest right hit of the queries at `span` if their vectors were `vectors`.
+
+        Ties count against the search; 0 where a query's class has no candidate.
+        """
+        blocks = rank(
+            vectors,
+            self.candidates if candidates is None else candidates,
+            self.query_labels[span],
+            self.candidate_labels,
+            self_match=self.own[span],
+            ks=(1,),
+            top=1,
+            quantiles=1,
+        )
+        return torch.cat([outcome.first_rank for _, outcome in blocks])
+
+
+def set_scene(embedder: AnyEmbedder, images: ImageSet, asked: Numbers, found: Numbers, out: Path) -> Scene:
+    """The scene, with vectors that are kept in `out` until the rows are done."""
+    labels = images.require_labels("an attacked evaluation")
+    union = np.union1d(asked, found)
+    key = config_hash({"embedder": embedder.fingerprint(), "images": images.digest(), "rows": union.tolist()})
+    vectors = embed_resumably(embedder, images.take(union), out / f"vectors-{key}.part")
+    where = {images.ids[c]: i for i, c in enumerate(found)}
+    return Scene(
+        images=images,
+        asked=asked,
+        found=found,
+        queries=vectors[np.searchsorted(union, asked)],
+        candidates=vectors[np.searchsorted(union, found)],
+        query_labels=torch.from_numpy(labels[asked]),
+        candidate_labels=torch.from_numpy(labels[found]),
+        own=torch.tensor([where.get(images.ids[q], -1) for q in asked]),
+    )
+
+
+def probe(embedder: AnyEmbedder, images: ImageSet, threat: Threat, settings: Settings) -> None:
+    """Try one image for one step, so that what cannot work is refused before anything is written."""
+    if threat.eps is None:
+        raise ConfigError(f"an attack needs a number for eps, not {threat}; 'auto' is for certificates")
+    one = dataclasses.replace(settings, steps=1, restarts=1, budget=min(settings.budget, 23))
+    settings.make(threat.eps)
+    attack = Attack(objective("es", Given()), one.make(threat.eps), dataclasses.replace(threat, who="query"))
+    attack.run(embedder, images.batch([0]))
+
+
+def distances(ones: Tensor, others: Tensor) -> Tensor:
+    """Euclidean distances in float64, by differences: equal vectors are equally far."""
+    return torch.cdist(ones.double(), others.double(), compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def unit_shift(before: Tensor, after: Tensor) -> Tensor:
+    """How far the direction of each vector moved: between 0 and 2."""
+    one, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (before, after))
+    moved: Tensor = (one - other).norm(dim=1)
+    return moved
+
+
+def late(trajectory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The smallest loss at the start, with a tenth of the steps to go, and at the end."""
+    steps = trajectory.shape[1] - 1
+    return trajectory[:, 0], trajectory[:, steps - max(1, steps // 10)], trajectory[:, steps]

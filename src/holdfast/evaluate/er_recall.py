@@ -1,0 +1,345 @@
+"""ER-Recall (seed 001, Eq. 22–24): recall when queries, or 100 candidates of a query, are altered; resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from holdfast import data
+from holdfast.attacks import Altered, Attack, Given, er_sources, objective
+from holdfast.data import ImageSet
+from holdfast.errors import ConfigError
+from holdfast.evaluate.attacked import Scene, Settings, late, probe, set_scene, unit_shift
+from holdfast.evaluate.cases import Cases
+from holdfast.evaluate.certify import KS
+from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
+from holdfast.evaluate.run import ROWS, SUMMARY, header_of
+from holdfast.evaluate.validity import Finding, check_rows
+from holdfast.files import atomic_write, exclusive
+from holdfast.metrics import bootstrap
+from holdfast.models import AnyEmbedder
+from holdfast.progress import bar
+from holdfast.threat import Threat
+
+KIND = "er-recall"
+QUERY_BLOCK = 100
+CANDIDATE_BLOCK = 5
+SOURCES = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Attacked:
+    """The numbers of one threat at one K."""
+
+    threat: str
+    k: int
+    queries: int
+    recall: float
+    """Without an attack: the top K hold a same-class candidate (Eq. 22)."""
+    er_recall: float
+    """Under the attack (Eq. 23, 24). It can be above `recall`: a target of another class may help by chance."""
+    robust_recall: float
+    """Before and under the attack; never above `recall`, since an attacker may leave an image alone."""
+    interval: dict[str, tuple[float, float]]
+    """Bootstrap intervals of the three, over queries."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ErRecall:
+    """A finished evaluation: its folder, its rows, the numbers computed from them, and what is wrong with them."""
+
+    folder: Path
+    rows: Rows
+    table: tuple[Attacked, ...]
+    findings: tuple[Finding, ...]
+
+
+def er_recall(
+    embedder: AnyEmbedder,
+    images: ImageSet,
+    out: str | Path,
+    threats: Sequence[Threat],
+    *,
+    queries: int = 1000,
+    candidates: int = 1000,
+    ca_queries: int = 100,
+    sources: int = SOURCES,
+    seed: int = 0,
+    ks: Sequence[int] = KS,
+    settings: Settings | None = None,
+    batch_size: int | None = None,
+) -> ErRecall:
+    """Attack disjoint queries and candidates, drawn by `seed` as for certificates, under each threat.
+
+    A threat to the query brings each query to one random candidate of another class. A threat to the
+    candidates brings `sources` random candidates of other classes to the query, for the first
+    `ca_queries` queries. By default our own optimiser with 100 steps; `Settings(optimiser="paper")` takes the
+    last of 100 plain steps of eps/10. Ranks are measured on the altered images by a fresh `embed`.
+    Stopped, it goes on where it was.
+    """
+    out = Path(out)
+    labels = images.require_labels("ER-Recall")
+    ks = sorted(set(ks))
+    settings = (settings or Settings(steps=100)).named(embedder)
+    _check(threats, ks, candidates, sources)
+    asked, found = data.draw(images, queries, candidates, seed)
+    counts = [queries if threat.who == "query" else min(ca_queries, queries) for threat in threats]
+    for threat in threats:
+        probe(embedder, images, threat, settings)
+    _check_sources(labels, asked, found, threats, counts, sources)
+    config: dict[str, Any] = {
+        "kind": KIND,
+        "embedder": embedder.fingerprint(),
+        "data": images.name,
+        "images": images.digest(),
+        "threats": [str(threat) for threat in threats],
+        "queries": queries,
+        "candidates": candidates,
+        "ca_queries": ca_queries,
+        "sources": sources,
+        "seed": seed,
+        "ks": ks,
+        "search": [settings.config(float(threat.eps or 0)) for threat in threats],
+    }
+    if (out / ROWS).exists():
+        done = read_er_recall(out)
+        if done.rows.header["hash"] != config_hash(config):
+            raise ConfigError(f"{out} holds an evaluation of another model or setting; choose another --out")
+        return done
+    with exclusive(out, "ER-Recall"):
+        writer = RowWriter(out / ROWS, header_of(config, images, sum(counts)), _columns(ks))
+        scene, cases = set_scene(embedder, images, asked, found, out), Cases(out)
+        with bar("attacking", sum(counts), writer.done) as advance:
+            for number, span in _blocks(threats, counts, writer.done):
+                threat = threats[number]
+                if threat.who == "query":
+                    columns, altered = _queries(embedder, scene, span, threat, settings, seed, batch_size)
+                    lost = _first_loss(columns, scene, span, ks)
+                    cases.keep(
+                        f"query {number}", span.start, asked[span.start : span.stop].tolist(), lost, altered
+                    )
+                else:
+                    columns = _candidates(embedder, scene, span, threat, settings, seed, batch_size, sources)
+                writer.append(_rows(scene, span, threat, columns, ks, labels))
+                advance(len(span), note=str(threat))
+        rows = writer.read()
+        cases.pack([f"query {i}" for i, threat in enumerate(threats) if threat.who == "query"], images)
+        table = [dataclasses.asdict(line) for line in _table(rows)]
+        atomic_write(out / SUMMARY, json.dumps(table, indent=2) + "\n")
+        # Last, because a folder with this file is a finished evaluation.
+        writer.finish()
+        cases.clear()
+        for part in out.glob("vectors-*.part"):
+            part.unlink()
+    return read_er_recall(out)
+
+
+def read_er_recall(folder: Path) -> ErRecall:
+    """A finished evaluation from its folder."""
+    rows = read_rows(folder / ROWS)
+    return ErRecall(folder, rows, _table(rows), tuple(check_rows(rows)))
+
+
+def _check(threats: Sequence[Threat], ks: Sequence[int], candidates: int, sources: int) -> None:
+    if not threats:
+        raise ConfigError("an attacked evaluation needs at least one threat, for example query:linf:0.1")
+    for threat in threats:
+        if threat.who == "both":
+            raise ConfigError("ER-Recall alters the query or the candidates; ask for each by itself")
+        if threat.most is not None and sources > threat.most:
+            raise ConfigError(
+                f"{threat} allows {threat.most} altered candidates, not the {sources} of ER-Recall"
+            )
+    if min(ks) < 1 or max(ks) > candidates:
+        raise ConfigError(f"K lies between 1 and the {candidates} candidates, not {min(ks)} to {max(ks)}")
+    if sources < 1:
+        raise ConfigError(f"at least 1 candidate is altered for a query, not {sources}")
+
+
+def _check_sources(
+    labels: Any, asked: Any, found: Any, threats: Sequence[Threat], counts: Sequence[int], sources: int
+) -> None:
+    """Refuse a draw in which some query has too few candidates of other classes."""
+    for threat, count in zip(threats, counts, strict=True):
+        need = 1 if threat.who == "query" else sources
+        for label in np.unique(labels[asked[:count]]):
+            there = int((labels[found] != label).sum())
+            if there < need:
+                raise ConfigError(
+                    f"a query has {there} candidates of other classes, fewer than the {need} that are needed; "
+                    "draw more candidates"
+                )
+
+
+def _blocks(threats: Sequence[Threat], counts: Sequence[int], done: int) -> Iterator[tuple[int, range]]:
+    """Threat by threat, the blocks of queries that are not done yet; a block is a function of its place alone."""
+    start = 0
+    for number, (threat, count) in enumerate(zip(threats, counts, strict=True)):
+        size = QUERY_BLOCK if threat.who == "query" else CANDIDATE_BLOCK
+        for first in range(0, count, size):
+            span = range(first, min(first + size, count))
+            if start >= done:
+                yield number, span
+            start += len(span)
+
+
+def _queries(
+    embedder: AnyEmbedder,
+    scene: Scene,
+    span: range,
+    threat: Threat,
+    settings: Settings,
+    seed: int,
+    batch_size: int | None,
+) -> tuple[dict[str, list[Any]], Tensor]:
+    """Eq. 23: each query is brought to one random candidate of another class."""
+    part = slice(span.start, span.stop)
+    numbers = scene.asked[part].tolist()
+    wish = objective("er-query", Given(scene.gallery, scene.query_labels[part]), seed=seed, numbers=numbers)
+    assert threat.eps is not None
+    attack = Attack(wish, settings.make(threat.eps), threat)
+    pixels = scene.images.batch(scene.asked[part])
+    altered = attack.run(embedder, pixels, seed=seed, numbers=numbers, batch_size=batch_size)
+    vectors = embedder.embed(altered.images)
+    assert wish.given.targets is not None
+    ids = [scene.images.ids[scene.found[t]] for t in wish.given.targets.flatten().tolist()]
+    columns = {
+        "target": ids,
+        "altered": [1] * len(span),
+        "first_rank": scene.first_ranks(part, vectors).tolist(),
+        "shift": unit_shift(scene.queries[part], vectors).tolist(),
+        **_search(altered, 1),
+    }
+    return columns, altered.images
+
+
+def _candidates(
+    embedder: AnyEmbedder,
+    scene: Scene,
+    span: range,
+    threat: Threat,
+    settings: Settings,
+    seed: int,
+    batch_size: int | None,
+    sources: int,
+) -> dict[str, list[Any]]:
+    """Eq. 24: random candidates of other classes are brought to each query."""
+    part = slice(span.start, span.stop)
+    numbers = scene.asked[part].tolist()
+    about = Given(scene.gallery, labels=scene.query_labels[part], queries=scene.queries[part])
+    given = er_sources(about, seed=seed, numbers=numbers, count=sources)
+    assert given.own is not None
+    assert threat.eps is not None
+    attack = Attack(objective("er-candidates", given), settings.make(threat.eps), threat)
+    pixels = scene.images.batch(scene.found[given.own.numpy()])
+    # A candidate that is altered for two queries starts from other random points for each.
+    total = len(scene.images)
+    each = [
+        int(scene.found[c]) + total * (1 + numbers[i // sources]) for i, c in enumerate(given.own.tolist())
+    ]
+    altered = attack.run(embedder, pixels, seed=seed, numbers=each, batch_size=batch_size)
+    vectors = embedder.embed(altered.images)
+    shift = unit_shift(scene.candidates[given.own], vectors)
+    first = []
+    for i, query in enumerate(span):
+        mine = slice(i * sources, (i + 1) * sources)
+        moved = scene.candidates.clone()
+        moved[given.own[mine]] = vectors[mine]
+        one = slice(query, query + 1)
+        first.append(int(scene.first_ranks(one, scene.queries[one], moved)[0]))
+    return {
+        "target": [""] * len(span),
+        "altered": [sources] * len(span),
+        "first_rank": first,
+        "shift": shift.view(len(span), -1).mean(1).tolist(),
+        **_search(altered, sources),
+    }
+
+
+def _search(altered: Altered, each: int) -> dict[str, list[Any]]:
+    """How the search went, as means over the images altered for a query."""
+
+    def mean(values: Tensor) -> list[Any]:
+        return values.double().view(-1, each).mean(1).tolist()
+
+    start, nearly, end = late(altered.trajectory)
+    return {
+        "zero_gradient": mean(altered.zero_gradient),
+        "gradients": altered.gradients.view(-1, each).sum(1).tolist(),
+        "looks": altered.queries.view(-1, each).sum(1).tolist(),
+        "loss_start": mean(start),
+        "loss_late": mean(nearly),
+        "loss_end": mean(end),
+    }
+
+
+def _first_loss(columns: dict[str, list[Any]], scene: Scene, span: range, ks: Sequence[int]) -> Any:
+    """How far down the nearest right hit of each query went, where it left one of the Ks."""
+    before = scene.first_ranks(slice(span.start, span.stop), scene.queries[span.start : span.stop]).numpy()
+    after = np.array(columns["first_rank"])
+    lost = np.any([(before <= k) & (after > k) for k in ks], axis=0)
+    return np.where(lost, after - before, 0).astype(np.float64)
+
+
+def _columns(ks: Sequence[int]) -> dict[str, str]:
+    named = {
+        "threat": "str",
+        "trial": "int",
+        "query": "str",
+        "label": "int",
+        "target": "str",
+        "altered": "int",
+    }
+    named |= {"rank_before": "int", "rank_after": "int"}
+    for k in ks:
+        named |= dict.fromkeys((f"recall_{k}", f"attacked_{k}", f"robust_{k}"), "int")
+    named |= {"shift": "float", "zero_gradient": "float", "gradients": "int", "looks": "int"}
+    return named | dict.fromkeys(("loss_start", "loss_late", "loss_end"), "float")
+
+
+def _rows(
+    scene: Scene, span: range, threat: Threat, columns: dict[str, list[Any]], ks: Sequence[int], labels: Any
+) -> list[dict[str, Any]]:
+    part = slice(span.start, span.stop)
+    clean = scene.first_ranks(part, scene.queries[part]).tolist()
+    rows = []
+    for i, query in enumerate(span):
+        row = {name: values[i] for name, values in columns.items() if name != "first_rank"}
+        number = scene.asked[query]
+        row |= {"threat": str(threat), "trial": query, "query": scene.images.ids[number]}
+        row |= {"label": int(labels[number]), "rank_before": clean[i], "rank_after": columns["first_rank"][i]}
+        for k in ks:
+            before, after = (1 <= rank <= k for rank in (clean[i], columns["first_rank"][i]))
+            row |= {
+                f"recall_{k}": int(before),
+                f"attacked_{k}": int(after),
+                f"robust_{k}": int(before and after),
+            }
+        rows.append(row)
+    return rows
+
+
+def _table(rows: Rows) -> tuple[Attacked, ...]:
+    lines = []
+    for threat in rows.header["config"]["threats"]:
+        mine = rows.columns["threat"] == threat
+        for k in rows.header["config"]["ks"]:
+            part = {name: rows.columns[f"{name}_{k}"][mine] for name in ("recall", "attacked", "robust")}
+            means = {name: float(np.mean(values)) for name, values in part.items()}
+            spans = {
+                "recall": bootstrap(part["recall"]),
+                "er_recall": bootstrap(part["attacked"]),
+                "robust_recall": bootstrap(part["robust"]),
+            }
+            lines.append(
+                Attacked(
+                    threat, k, int(mine.sum()), means["recall"], means["attacked"], means["robust"], spans
+                )
+            )
+    return tuple(lines)

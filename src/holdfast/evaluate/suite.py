@@ -1,0 +1,240 @@
+"""The attack suite of ERS and ARS over queries: eight attacks, ten numbers, rows, resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from holdfast.attacks import OBJECTIVES, Altered, Attack, objective
+from holdfast.data import ImageSet
+from holdfast.errors import ConfigError, unknown_name
+from holdfast.evaluate.attacked import Scene, Settings, late, probe, set_scene
+from holdfast.evaluate.cases import Cases
+from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
+from holdfast.evaluate.run import ROWS, SUMMARY, draw_or_all, header_of
+from holdfast.evaluate.scores import SuiteScores, score_suite
+from holdfast.evaluate.trials import ATTACKS, GTT_TOP, Trials, damage, make_trials, measure, target_ids
+from holdfast.evaluate.validity import Finding, check_rows
+from holdfast.files import atomic_write, exclusive
+from holdfast.models import AnyEmbedder, Embedder
+from holdfast.progress import bar
+from holdfast.threat import Threat
+
+KIND = "attack suite"
+BLOCK = 100
+COLUMNS = {
+    "optimiser": "str",
+    "attack": "str",
+    "trial": "int",
+    "image": "str",
+    "label": "int",
+    "target": "str",
+    "before": "float",
+    "after": "float",
+    "recall_before": "int",
+    "recall_after": "int",
+    "shift": "float",
+    "success": "int",
+    "gradients": "int",
+    "looks": "int",
+    "zero_gradient": "int",
+    "loss_start": "float",
+    "loss_late": "float",
+    "loss_end": "float",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackedSuite:
+    """A finished suite: its folder, its rows, the numbers computed from them, and what is wrong with them."""
+
+    folder: Path
+    rows: Rows
+    scores: SuiteScores
+    findings: tuple[Finding, ...]
+
+
+def attack_suite(
+    embedder: AnyEmbedder,
+    images: ImageSet,
+    out: str | Path,
+    threat: Threat,
+    *,
+    attacks: str | Sequence[str] = "ers",
+    queries: int | None = None,
+    candidates: int | None = None,
+    seed: int = 0,
+    settings: Settings | None = None,
+    check_black_box: int = 0,
+    batch_size: int | None = None,
+) -> AttackedSuite:
+    """Run the attacks of ERS, or some of them, and write one row for each attack and trial into `out`.
+
+    With `queries` and `candidates` disjoint sets are drawn by `seed`; without them every image is asked
+    against all others. Each attack alters queries or candidates as its name says, within `threat`.
+    Everything in a row but the losses is measured on the altered images by a fresh `embed`. A stopped
+    suite goes on where it was; the batch size changes rows by float rounding only. With
+    `check_black_box` NES repeats that many trials of each attack, to show where gradients mislead.
+    """
+    out = Path(out)
+    names = chosen_attacks(attacks)
+    labels = images.require_labels("an attack suite")
+    settings = (settings or Settings()).named(embedder)
+    if threat.who == "candidates" or threat.most is not None:
+        raise ConfigError(
+            f"the attacks of the suite say themselves whom they alter; give NORM:EPS, not {threat}"
+        )
+    asked, found = draw_or_all(images, queries, candidates, seed)
+    if "gtt" in names and len(found) <= GTT_TOP:
+        raise ConfigError(f"gtt looks at the top {GTT_TOP}, and there are {len(found)} candidates; draw more")
+    probe(embedder, images, threat, settings)
+    assert threat.eps is not None
+    runs = [(settings, range(len(asked)))]
+    if check_black_box:
+        black = dataclasses.replace(settings, optimiser="nes")
+        runs.append((black, range(min(check_black_box, len(asked)))))
+    config: dict[str, Any] = {
+        "kind": KIND,
+        "embedder": embedder.fingerprint(),
+        "data": images.name,
+        "images": images.digest(),
+        "threat": str(threat),
+        "attacks": names,
+        "queries": queries,
+        "candidates": candidates,
+        "seed": seed,
+        "search": settings.config(threat.eps),
+        "check_black_box": check_black_box,
+    }
+    if (out / ROWS).exists():
+        done = read_suite(out)
+        if done.rows.header["hash"] != config_hash(config):
+            raise ConfigError(f"{out} holds an evaluation of another model or setting; choose another --out")
+        return done
+    total = sum(len(span) for _, span in runs) * len(names)
+    with exclusive(out, "attack suite"):
+        writer = RowWriter(out / ROWS, header_of(config, images, len(asked)), COLUMNS)
+        scene, cases = set_scene(embedder, images, asked, found, out), Cases(out)
+        gallery = scene.gallery
+        with bar("attacking", total, writer.done) as advance:
+            for how, name, span in _blocks(runs, names, writer.done):
+                trials = make_trials(scene, gallery, name, seed, span)
+                altered = _run(embedder, scene, trials, how, threat, seed, batch_size)
+                measured = measure(scene, trials, embedder.embed(altered.images))
+                if how is settings:
+                    hurt = damage(name, measured["before"], measured["after"])
+                    worst = hurt + 1e-6 * np.asarray(measured["shift"]) * (hurt > 0)
+                    cases.keep(name, span.start, trials.altered.tolist(), worst, altered.images)
+                writer.append(_rows(scene, trials, altered, measured, str(how.optimiser), labels))
+                advance(len(span), note=name)
+        rows = writer.read()
+        cases.pack(names, images)
+        atomic_write(out / SUMMARY, json.dumps(score_suite(rows).to_json(), indent=2) + "\n")
+        # Last, because a folder with this file is a finished evaluation.
+        writer.finish()
+        cases.clear()
+        for part in out.glob("vectors-*.part"):
+            part.unlink()
+    return read_suite(out)
+
+
+def read_suite(folder: Path) -> AttackedSuite:
+    """A finished suite from its folder."""
+    rows = read_rows(folder / ROWS)
+    return AttackedSuite(folder, rows, score_suite(rows), tuple(check_rows(rows)))
+
+
+def chosen_attacks(attacks: str | Sequence[str]) -> list[str]:
+    """The attacks of `ers`, or of a list such as qa+,gtm, in the suite's order."""
+    wanted = attacks.split(",") if isinstance(attacks, str) else list(attacks)
+    for name in wanted:
+        if name not in (*ATTACKS, "ers"):
+            raise ConfigError(unknown_name("attack", name, (*ATTACKS, "ers", "er-recall")))
+    return [name for name in ATTACKS if name in wanted or "ers" in wanted]
+
+
+def _blocks(
+    runs: Sequence[tuple[Settings, range]], names: Sequence[str], done: int
+) -> Iterator[tuple[Settings, str, range]]:
+    """The blocks of trials that are not done yet; what is in a block depends on its place alone."""
+    start = 0
+    for settings, span in runs:
+        for name in names:
+            for first in range(0, len(span), BLOCK):
+                block = span[first : first + BLOCK]
+                if start >= done:
+                    yield settings, name, block
+                start += len(block)
+
+
+class _Directions(nn.Module):
+    """An embedder's vectors at unit length: what embedding shift is measured on."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        super().__init__()
+        self.embedder = embedder
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.normalize(self.embedder(images), dim=1)
+
+
+def _run(
+    embedder: AnyEmbedder,
+    scene: Scene,
+    trials: Trials,
+    settings: Settings,
+    threat: Threat,
+    seed: int,
+    batch_size: int | None,
+) -> Altered:
+    assert threat.eps is not None
+    kind = OBJECTIVES[trials.attack]
+    model: Any = embedder
+    if trials.attack == "es" and not embedder.unit_norm:
+        if isinstance(embedder, Embedder):
+            model = _Directions(embedder)
+        else:
+            model = lambda images: nn.functional.normalize(embedder(images), dim=1)  # noqa: E731
+    attack = Attack(
+        objective(trials.attack, trials.given),
+        settings.make(threat.eps),
+        dataclasses.replace(threat, who=kind.alters),
+    )
+    pixels = scene.images.batch(trials.altered)
+    return attack.run(model, pixels, seed=seed, numbers=trials.numbers, batch_size=batch_size)
+
+
+def _rows(
+    scene: Scene,
+    trials: Trials,
+    altered: Altered,
+    measured: dict[str, list[Any]],
+    optimiser: str,
+    labels: Any,
+) -> list[dict[str, Any]]:
+    targets = target_ids(scene, trials)
+    start, nearly, end = (part.tolist() for part in late(altered.trajectory))
+    return [
+        {
+            "optimiser": optimiser,
+            "attack": trials.attack,
+            "trial": trial,
+            "image": scene.images.ids[trials.altered[i]],
+            "label": int(labels[trials.altered[i]]),
+            "target": targets[i],
+            **{name: column[i] for name, column in measured.items()},
+            "gradients": int(altered.gradients[i]),
+            "looks": int(altered.queries[i]),
+            "zero_gradient": int(altered.zero_gradient[i]),
+            "loss_start": start[i],
+            "loss_late": nearly[i],
+            "loss_end": end[i],
+        }
+        for i, trial in enumerate(trials.span)
+    ]

@@ -1,0 +1,236 @@
+"""The attacked part of a report: scores, clean, attacked and certified recall side by side, the worst cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.evaluate import ROWS, Rows, load_pictures
+from holdfast.evaluate.cases import difference, shown_cases
+from holdfast.evaluate.er_recall import Attacked, ErRecall
+from holdfast.evaluate.photo import AlteredPhoto
+from holdfast.evaluate.pictures import encode
+from holdfast.evaluate.suite import AttackedSuite
+from holdfast.evaluate.validity import certificates_in, certified_beside, cross_check
+from holdfast.gallery import Hits
+from holdfast.report.page import Picture, in_words, provenance, render
+from holdfast.threat import Threat
+
+WISHES = {
+    "ca+": "raise this candidate",
+    "ca-": "lower this candidate",
+    "qa+": "raise another candidate",
+    "qa-": "lower a near candidate",
+    "tma": "be taken for another image",
+    "es": "move the vector",
+    "ltm": "rank other classes first",
+    "gtm": "put another class first",
+    "gtt": "push the first hit out",
+}
+
+
+def suite_part(done: AttackedSuite, folder: Path) -> dict[str, Any]:
+    """What the template needs of one attack suite."""
+    scores, config = done.scores, done.rows.header["config"]
+    estimates = {"ERS": scores.ers, "ARS (ratio)": scores.ars_ratio, "ARS (trial)": scores.ars_trial}
+    lines = []
+    for part, reached in scores.reached.items():
+        digits = 3 if part in ("TMA", "ES:D") else 1
+        low, high = scores.interval[part]
+        lines.append(
+            {
+                "part": part,
+                "before": f"{scores.before[part]:.{digits}f}",
+                "cells": [(f"{reached:.{digits}f}", f"{low:.{digits}f}–{high:.{digits}f}")],
+                "shares": [
+                    f"{e.parts[part]:.1f}" if e is not None and part in e.parts else "–"
+                    for e in estimates.values()
+                ],
+            }
+        )
+    drawn = f"{config['candidates']:,} candidates" if config["candidates"] else "all other images"
+    return {
+        "name": f"Attacked on {config['data']}",
+        "sentence": f"{scores.trials:,} trials of each attack against {drawn}, within "
+        f"{_size(Threat.parse(scores.threat))}, by {scores.optimiser}.",
+        "columns": ["before", "after", *(f"{name} part" for name in estimates)],
+        "lines": lines,
+        "scores": {
+            name: (f"{e.value:.1f}", f"{e.interval[0]:.1f}–{e.interval[1]:.1f}")
+            for name, e in estimates.items()
+            if e is not None
+        },
+        "beside": _suite_beside(done, folder),
+        **_shared(done.rows, done.folder, folder, done.findings),
+        "cases": _suite_cases(done),
+    }
+
+
+def er_part(done: ErRecall, folder: Path) -> dict[str, Any]:
+    """What the template needs of one evaluation of ER-Recall."""
+    config = done.rows.header["config"]
+    certificates = certificates_in(folder, config["embedder"])
+    return {
+        "name": f"ER-Recall on {config['data']}",
+        "sentence": f"Up to {config['queries']:,} queries against {config['candidates']:,} candidates, by "
+        f"{config['search'][0]['optimiser']}.",
+        "columns": [],
+        "lines": [],
+        "scores": {},
+        "beside": [_beside(done.rows, line, certificates) for line in done.table],
+        **_shared(done.rows, done.folder, folder, done.findings),
+        "cases": _er_cases(done),
+    }
+
+
+def _shared(rows: Rows, where: Path, folder: Path, findings: Any) -> dict[str, Any]:
+    found = [*findings, *cross_check(rows, folder)]
+    return {
+        "findings": [(finding.level, finding.text) for finding in found],
+        **provenance(rows.header, where / ROWS, folder),
+    }
+
+
+def _size(threat: Threat) -> str:
+    return f"{'each pixel' if threat.norm == 'linf' else 'ℓ2 distance'} ≤ {threat.size}"
+
+
+def _beside(rows: Rows, line: Attacked, certificates: list[Rows]) -> dict[str, Any]:
+    threat = Threat.parse(line.threat)
+    mine = rows.columns["threat"] == line.threat
+    altered = int(rows.columns["altered"][mine].max(initial=0))
+    proved = certified_beside(
+        rows, certificates, threat, altered, line.k, rows.columns["query"][mine].tolist()
+    )
+    some = in_words(threat) if threat.who == "query" else f"{altered} candidates"
+    return {
+        "altered": f"{some}, {_size(threat)}",
+        "k": line.k,
+        "queries": line.queries,
+        "cells": [
+            _cell(line.recall, line.interval["recall"]),
+            _cell(line.er_recall, line.interval["er_recall"]),
+            _cell(line.robust_recall, line.interval["robust_recall"]),
+        ],
+        "certified": "–" if proved is None else f"{proved:.3f}",
+    }
+
+
+def _suite_beside(done: AttackedSuite, folder: Path) -> list[dict[str, Any]]:
+    """Recall@1 without an attack, under the strongest attack on each query, and proved."""
+    rows, scores = done.rows, done.scores
+    mine = rows.columns["recall_before"] >= 0
+    if scores.clean_recall is None or scores.robust_recall_all is None or not mine.any():
+        return []
+    worst: dict[str, tuple[int, int]] = {}
+    for query, before, after in zip(
+        rows.columns["image"][mine],
+        rows.columns["recall_before"][mine],
+        rows.columns["recall_after"][mine],
+        strict=True,
+    ):
+        worst[query] = (before, min(after, worst.get(query, (1, 1))[1]))
+    threat = Threat.parse(scores.threat)
+    certificates = certificates_in(folder, rows.header["config"]["embedder"])
+    proved = certified_beside(rows, certificates, threat, 1, 1, list(worst))
+    clean, attacked = np.array(list(worst.values())).T
+    return [
+        {
+            "altered": f"the query, {_size(threat)}, the worst of all attacks on it",
+            "k": 1,
+            "queries": len(worst),
+            "cells": [(f"{value.mean():.3f}", "") for value in (clean, attacked, clean * attacked)],
+            "certified": "–" if proved is None else f"{proved:.3f}",
+        }
+    ]
+
+
+def _cell(value: float, interval: tuple[float, float]) -> tuple[str, str]:
+    return f"{value:.3f}", f"{interval[0]:.3f}–{interval[1]:.3f}"
+
+
+def _suite_cases(done: AttackedSuite) -> list[list[Picture]]:
+    columns, shown = done.rows.columns, []
+    main = columns["optimiser"] == done.scores.optimiser
+    for (attack, trial), pictures in shown_cases(load_pictures(done.folder)).items():
+        row = int(np.flatnonzero(main & (columns["attack"] == attack) & (columns["trial"] == trial))[0])
+        before, after = columns["before"][row], columns["after"][row]
+        digits = 3 if attack in ("tma", "es") else 1
+        told = [f"{attack}: {WISHES[attack]}", f"{before:.{digits}f} → {after:.{digits}f}"]
+        if columns["target"][row]:
+            told.append(f"target {columns['target'][row]}")
+        label = done.rows.header["classes"][columns["label"][row]]
+        shown.append(_case(columns["image"][row], label, told, pictures))
+    return shown
+
+
+def _er_cases(done: ErRecall) -> list[list[Picture]]:
+    columns, shown = done.rows.columns, []
+    threats = done.rows.header["config"]["threats"]
+    for (group, trial), pictures in shown_cases(load_pictures(done.folder)).items():
+        threat = threats[int(group.split()[1])]
+        row = int(np.flatnonzero((columns["threat"] == threat) & (columns["trial"] == trial))[0])
+        told = [
+            f"first right hit: rank {columns['rank_before'][row]} → {columns['rank_after'][row]}",
+            f"target {columns['target'][row]}",
+        ]
+        label = done.rows.header["classes"][columns["label"][row]]
+        shown.append(_case(columns["query"][row], label, told, pictures))
+    return shown
+
+
+def _case(image: str, label: str, told: list[str], pictures: dict[str, bytes]) -> list[Picture]:
+    entries = []
+    for name, content in pictures.items():
+        lines = {"clean": (label, image), "altered": tuple(told)}.get(name, ())
+        kind = {"clean": "query", "altered": "other"}.get(name, "hit")
+        entries.append(Picture(kind, f"{name}: {image}", lines, content, name))
+    return entries
+
+
+def attack_page(
+    done: AlteredPhoto, sentence: str, picture: Callable[[str | None], bytes | None], gallery: str
+) -> str:
+    """The page that `holdfast attack --html` writes: the pictures, their difference, and the hits of both."""
+    change, factor = difference(done.clean, done.altered)
+    ranks = {form.form: form.rank for form in done.seen}
+    kept = "; ".join(f"after {form} rank {rank}" for form, rank in list(ranks.items())[2:])
+    rows = [
+        [
+            Picture(
+                "query",
+                "clean picture",
+                (f"{done.item}: rank {ranks['clean']}",),
+                encode(done.clean),
+                "clean",
+            ),
+            Picture(
+                "other",
+                "altered picture",
+                (f"{done.item}: rank {ranks['PNG']}",),
+                encode(done.altered),
+                "altered",
+            ),
+            Picture("hit", "difference", (), encode(change), f"difference ×{factor:.0f}"),
+        ],
+        _hits(done.before, done.clean, "clean", picture),
+        _hits(done.after, done.altered, "altered", picture),
+    ]
+    told = [sentence, f"The same picture saved as JPEG: {kept}."]
+    return render(
+        "hits.html.j2", title="An altered query", subtitle=f"against {gallery}", sentences=told, rows=rows
+    )
+
+
+def _hits(
+    found: Hits, pixels: Any, name: str, picture: Callable[[str | None], bytes | None]
+) -> list[Picture]:
+    row = [Picture("query", f"{name} picture", (), encode(pixels), f"{name}: hits")]
+    for hit in found.hits:
+        named = [hit.id] if hit.label is None else [hit.label, hit.id]
+        lines = (*named, f"{hit.distance:.4f}")
+        row.append(Picture("hit", f"hit {hit.rank}: {hit.id}", lines, picture(hit.path), str(hit.rank)))
+    return row
