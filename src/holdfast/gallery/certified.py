@@ -115,7 +115,7 @@ def certified_search(
 
     if threat.eps is None:
         with gallery.snapshot():
-            ranking = _Ranking(gallery, embedding, k, threat, name)
+            ranking = Ranking(gallery, embedding, k, threat, name)
             eps = largest_eps(lambda e: ranking.certified(asked(e.clamp(min=0))), len(ranking.slots))
             return ranking.certificate(asked(eps.clamp(min=0)), eps.tolist())
     one = asked(threat.eps)
@@ -131,14 +131,14 @@ def certify_query(
 ) -> CertifiedHits:
     """As `certified_search`, for a query whose box is known, under a threat with a given eps."""
     with gallery.snapshot():
-        return _Ranking(gallery, asked.embedding, k, threat, name).certificate(asked)
+        return Ranking(gallery, asked.embedding, k, threat, name).certificate(asked)
 
 
 def certify_again(gallery: Gallery, kept: Kept) -> Kept:
     """The kept certificate of a query as it is now; neither its image nor the embedder is needed."""
     box = None
     if kept.centre is not None and kept.radius is not None:
-        box = Box(*(torch.from_numpy(half.copy())[None] for half in (kept.centre, kept.radius)))
+        box = Box(*(torch.from_numpy(half)[None] for half in (kept.centre, kept.radius)))
     asked = Asked(kept.embedding, box, kept.unit_norm)
     with gallery.snapshot():
         generation, threat = gallery.info.generation, Threat.parse(kept.threat)
@@ -156,7 +156,7 @@ def _kept(asked: Asked, found: CertifiedHits, k: int, generation: int) -> Kept:
     return Kept(found.query, threat, k, generation, hits, asked.unit_norm, asked.embedding, *box)
 
 
-class _Ranking:
+class Ranking:
     """The hits of one query in one state of a gallery, to be certified under one threat.
 
     Pruning: let D be the largest distance at which a hit can be, and let the query's embedding move by
@@ -177,6 +177,11 @@ class _Ranking:
         bounds, _ = self._ranks(asked)
         return ((bounds.worst <= self._k) & bounds.known).reshape(-1)
 
+    def survivors(self, asked: Asked) -> Slots:
+        """The candidates beside the hits that pruning leaves."""
+        near = self._scan.possible(self._limit(asked))
+        return near[~np.isin(near, self.slots)]
+
     def certificate(self, asked: Asked, eps: list[float] | None = None) -> CertifiedHits:
         """All hits with their intervals; `eps` is that of each hit, where it is not the threat's."""
         bounds, examined = self._ranks(asked)
@@ -193,8 +198,7 @@ class _Ranking:
 
     def _ranks(self, asked: Asked) -> tuple[RankBounds, int]:
         """The intervals, and how many candidates were not left out."""
-        near = self._scan.possible(self._limit(asked))
-        others = near[~np.isin(near, self.slots)]
+        others = self.survivors(asked)
         total = len(self._gallery)
         if self._threat.most is None:
             rows = len(asked.moved)

@@ -116,7 +116,7 @@ def _decode(
 ) -> Kept:
     if checksum != _checksum(query, threat, k, generation, hits, unit_norm, embedding, centre, radius):
         raise DamageError(f"the kept certificate of '{query}' does not match its checksum")
-    box = [None if part is None else np.frombuffer(part, dtype="<f8") for part in (centre, radius)]
+    box = [None if part is None else np.frombuffer(part, dtype="<f8").copy() for part in (centre, radius)]
     return Kept(
         query,
         threat,
@@ -124,7 +124,7 @@ def _decode(
         generation,
         tuple(KeptHit(**hit) for hit in json.loads(hits)),
         bool(unit_norm),
-        np.frombuffer(embedding, dtype="<f4"),
+        np.frombuffer(embedding, dtype="<f4").copy(),
         *box,
     )
 
