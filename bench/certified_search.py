@@ -107,7 +107,7 @@ def main() -> int:
                 return certify_query(gallery, asked(scale), K, threat).examined
 
             def survivors(scale: float) -> int:
-                return K + len(ranking.survivors(asked(scale)))
+                return K + len(ranking.survivors(asked(scale), ranking.slots))
 
             def whole() -> object:
                 return certified_search(gallery, embedder, pixels, K, threat)

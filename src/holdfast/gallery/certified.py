@@ -13,12 +13,11 @@ from holdfast.bounds import Box, box_distance_bounds, distance_bounds, normalise
 from holdfast.certify import (
     BothAttack,
     CandidateAttack,
-    QueryAttack,
     RankBounds,
     Verdict,
     largest_eps,
 )
-from holdfast.certify.blocks import Attack, Distances, few_in_blocks, ranks_in_blocks
+from holdfast.certify.blocks import Attack, Distances, few_in_blocks, query_ranks, ranks_in_blocks
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery.bounding import Bounder
 from holdfast.gallery.boxes import named
@@ -71,6 +70,12 @@ class Asked:
     embedding: Floats
     box: Box | None
     unit_norm: bool
+
+    def row(self, number: int) -> Asked:
+        """The query with one of its boxes."""
+        if self.box is None:
+            return self
+        return Asked(self.embedding, self.box.take(slice(number, number + 1)), self.unit_norm)
 
     @property
     def moved(self) -> Box:
@@ -175,17 +180,12 @@ class Ranking:
     def certified(self, asked: Asked) -> Tensor:
         """Which hits surely stay among the k."""
         bounds, _ = self._ranks(asked)
-        return ((bounds.worst <= self._k) & bounds.known).reshape(-1)
-
-    def survivors(self, asked: Asked) -> Slots:
-        """The candidates beside the hits that pruning leaves."""
-        near = self._scan.possible(self._limit(asked))
-        return near[~np.isin(near, self.slots)]
+        return ((bounds.worst <= self._k) & bounds.known)[0]
 
     def certificate(self, asked: Asked, eps: list[float] | None = None) -> CertifiedHits:
         """All hits with their intervals; `eps` is that of each hit, where it is not the threat's."""
         bounds, examined = self._ranks(asked)
-        best, worst, known = (t.reshape(-1).tolist() for t in (bounds.best, bounds.worst, bounds.known))
+        best, worst, known = (t[0].tolist() for t in (bounds.best, bounds.worst, bounds.known))
         hits = []
         for i, hit in enumerate(self._found.hits):
             size = self._threat.eps if eps is None else eps[i]
@@ -196,25 +196,46 @@ class Ranking:
         total = len(self._gallery)
         return CertifiedHits(self._found.query, self._threat, tuple(hits), examined, total, self._boxes)
 
+    def survivors(self, asked: Asked, hits: Slots) -> Slots:
+        """The candidates beside `hits` that pruning leaves, for a query with one box."""
+        near = self._scan.possible(self._limit(asked, hits))
+        return near[~np.isin(near, hits)]
+
     def _ranks(self, asked: Asked) -> tuple[RankBounds, int]:
-        """The intervals, and how many candidates were not left out."""
-        others = self.survivors(asked)
-        total = len(self._gallery)
-        if self._threat.most is None:
-            rows = len(asked.moved)
-            bounds = ranks_in_blocks(
-                lambda slots: self._attack(asked, slots), self.slots, others, rows, total
+        """The intervals of all hits, and how many candidates were not left out; each box by itself."""
+        if self._threat.who == "candidates":
+            asked = Asked(asked.embedding, None, asked.unit_norm)
+        rows = 1 if asked.box is None else len(asked.box)
+        each = np.split(np.arange(len(self.slots)), rows)
+        parts = [self._ranks_of(asked.row(row), places) for row, places in enumerate(each)]
+        bounds = [(b.rank, b.best, b.worst, b.known) for b, _ in parts]
+        whole = RankBounds(*(torch.cat(column, dim=1) for column in zip(*bounds, strict=True)))
+        return whole, max(examined for _, examined in parts)
+
+    def _ranks_of(self, asked: Asked, places: Slots) -> tuple[RankBounds, int]:
+        """The intervals of some of the hits, for a query with one box."""
+        hits, rank, total = self.slots[places], torch.from_numpy(places + 1)[None], len(self._gallery)
+        others = self.survivors(asked, hits)
+        if self._threat.most is not None:
+            clean = self._scan.distances(np.concatenate([hits, others]))
+            bounds = few_in_blocks(self._distances, clean, hits, others, rank, self._threat.most, total)
+        elif self._boxes is None:
+            assert asked.box is not None
+            bounds = query_ranks(
+                asked.box,
+                self._scan.vectors,
+                hits,
+                others,
+                rank,
+                total,
+                max_norm=self._gallery.max_norm,
+                unit_norm=asked.unit_norm,
             )
         else:
-            clean = self._scan.distances(np.concatenate([self.slots, others]))
-            bounds = few_in_blocks(self._distances, clean, self.slots, others, self._threat.most, total)
-        return bounds, len(self.slots) + len(others)
+            bounds = ranks_in_blocks(lambda slots: self._attack(asked, slots), hits, others, rank, total)
+        return bounds, len(hits) + len(others)
 
     def _attack(self, asked: Asked, slots: Slots) -> Attack:
-        if self._boxes is None:
-            assert asked.box is not None
-            vectors = torch.from_numpy(self._gallery.vectors_at(slots)).double()
-            return QueryAttack(asked.box, vectors, unit_norm=asked.unit_norm)
         if self._threat.who == "both":
             return BothAttack(asked.moved, self._candidates(slots))
         return CandidateAttack(self._candidates(slots), asked.moved.centre)
@@ -232,17 +253,12 @@ class Ranking:
         found = self._gallery.boxes_at(self._boxes, slots)
         return Box(torch.from_numpy(found.centre).double(), torch.from_numpy(found.radius).double())
 
-    def _limit(self, asked: Asked) -> float | NDArray[np.float64]:
-        """Beyond which distance a candidate is left out: D + ρ + ρ_c; of several rows, what holds for all."""
+    def _limit(self, asked: Asked, hits: Slots) -> float | NDArray[np.float64]:
+        """Beyond which distance a candidate is left out: D + ρ + ρ_c."""
         moved = asked.moved
-        far, _ = box_distance_bounds(moved, self._candidates(self.slots))
-        own = torch.arange(len(self.slots)).view(len(moved), -1)
-        query = torch.from_numpy(asked.embedding).double()
-        moves = ((moved.centre - query).abs() + moved.radius).norm(dim=1)
-        limit = (
-            float((far.gather(1, own).amax(1) + moves).nan_to_num(nan=torch.inf, posinf=torch.inf).max())
-            * _SLACK
-        )
+        far, _ = box_distance_bounds(moved, self._candidates(hits))
+        moves = (moved.centre - torch.from_numpy(asked.embedding).double()).abs() + moved.radius
+        limit = (float(far.max()) + float(moves.norm())) * _SLACK
         if self._boxes is None:
             return limit
         return (limit + self._gallery.reach(self._boxes).astype(np.float64)) * _SLACK

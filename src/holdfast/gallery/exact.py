@@ -48,7 +48,7 @@ class Scan:
 
     def __init__(self, vectors: Floats, query: Floats) -> None:
         self.query = query
-        self._vectors = vectors
+        self.vectors = vectors
         self._near = _direct(vectors, query)
 
     def nearest(self, k: int) -> Found:
@@ -72,7 +72,7 @@ class Scan:
 
     def distances(self, slots: Slots) -> Doubles:
         """Float64 distances to some of the vectors."""
-        return pair_distances(self._vectors, slots[None, :], self.query[None, :]).reshape(-1)
+        return pair_distances(self.vectors, slots[None, :], self.query[None, :]).reshape(-1)
 
     def _at_most(self, square: np.float64 | Doubles) -> Slots:
         """Every slot whose squared distance can be `square` or less.

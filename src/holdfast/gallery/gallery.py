@@ -126,6 +126,12 @@ class Gallery:
             )
             return Boxes(*parts)
 
+    @property
+    def max_norm(self) -> float:
+        """At least the norm of every vector."""
+        with self.snapshot():
+            return self._store.memory.max_norm
+
     def reach(self, eps: float) -> Floats:
         """For every slot, how far its candidate's vector can move within its box for `eps`, at most."""
         with self.snapshot():
