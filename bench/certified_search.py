@@ -37,7 +37,14 @@ JITTER = 0.05
 CONFIG: dict[str, dict[str, object]] = {
     "data": {"name": "fashion-mnist-mini", "validation": 0},
     "model": {"name": "small", "dim": 128},
-    "defence": {"name": "certified-rank", "eps": 0.1, "ramp_start": 0.05, "ramp_end": 0.6},
+    "defence": {
+        "name": "certified-rank",
+        "eps": 0.1,
+        "ramp_start": 0.0,
+        "ramp_end": 0.7,
+        "boxes": 64,
+        "first_temperature": 0.5,
+    },
     "train": {"batch": 160, "lr": 0.003, "clip": 10},
 }
 
@@ -78,7 +85,7 @@ def scaled(most: float, survivors: Callable[[float], int]) -> float:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--run", type=Path, help="a run's folder; without it a network is trained")
-    options.add_argument("--steps", type=int, default=300)
+    options.add_argument("--steps", type=int, default=800)
     options.add_argument("--count", type=int, default=1_000_000)
     options.add_argument("--eps", default="0.1")
     options.add_argument("--repeats", type=int, default=7)
