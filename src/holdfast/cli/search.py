@@ -24,8 +24,15 @@ def search(
     ] = None,
     certify: Annotated[
         str | None,
-        typer.Option(help="Prove where each hit can stand if the query was altered: linf:EPS, or linf:auto."),
+        typer.Option(
+            help="Prove where each hit can stand if images were altered: [query|candidates|both:]linf:EPS[:m=M], "
+            "or linf:auto."
+        ),
     ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(help="Keep the certificate in the gallery; later changes say what became of it."),
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page that shows the pictures.")] = None,
     json: Json = False,
 ) -> None:
@@ -35,7 +42,9 @@ def search(
     from holdfast.files import atomic_write
     from holdfast.workflow import search as find
 
-    opened, embedder = open_with_embedder(gallery, model)
+    if keep and certify is None:
+        raise ConfigError("--keep keeps a certificate: say which with --certify")
+    opened, embedder = open_with_embedder(gallery, model, readonly=not keep)
     with opened:
         if k is not None and k > len(opened):
             raise GalleryError(
@@ -44,7 +53,7 @@ def search(
         if certify is not None:
             if html is not None:
                 raise ConfigError("--html shows plain hits; leave --certify or --html out")
-            _certified(opened, embedder, images, min(k or 10, len(opened)), certify, json)
+            _certified(opened, embedder, images, min(k or 10, len(opened)), certify, keep, json)
             return
         results = [find(opened, embedder, image, k or 10) for image in images]
     if html is not None:
@@ -70,7 +79,7 @@ def search(
 
 
 def _certified(
-    gallery: Gallery, embedder: Embedder, images: list[Path], k: int, threat: str, json: bool
+    gallery: Gallery, embedder: Embedder, images: list[Path], k: int, threat: str, keep: bool, json: bool
 ) -> None:
     from holdfast.data import read_image
     from holdfast.gallery.certified import certified_search
@@ -78,7 +87,9 @@ def _certified(
 
     wanted = Threat.parse(threat)
     results = [
-        certified_search(gallery, embedder, read_image(image, embedder.spec), k, wanted, str(image))
+        certified_search(
+            gallery, embedder, read_image(image, embedder.spec), k, wanted, str(image), keep=keep
+        )
         for image in images
     ]
     if json:
@@ -100,5 +111,9 @@ def _certified(
         ]
         columns = ["#", "id", "label", "distance", "rank interval", f"stays in top {k}", "verdict"]
         columns += ["largest eps"] if wanted.eps is None else []
-        print_table(columns, rows, title=f"{result.query}, altered within {result.threat}")
+        print_table(columns, rows, title=f"{result.query}, under {result.threat}")
         print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
+        if result.boxes is not None and result.boxes != wanted.eps:
+            print(f"with the candidates' boxes for linf:{result.boxes:g}, which hold those of {wanted.size}")
+    if keep:
+        print(f"{len(results)} certificates kept in {gallery.path}")
