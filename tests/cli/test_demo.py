@@ -8,7 +8,7 @@ from command import holdfast
 
 
 def test_demo_prints_proofs_and_leaves_pages(tmp_path):
-    done = holdfast("demo", "--steps", 4, cwd=tmp_path)
+    done = holdfast("demo", "--steps", 4, "--queries", 12, cwd=tmp_path)
     assert done.code == 0, done.err
     assert done.out.count("rank interval  stays in top 10  verdict") == 2
     assert "median largest eps" in done.out
@@ -19,7 +19,7 @@ def test_demo_prints_proofs_and_leaves_pages(tmp_path):
     report = (tmp_path / "demo/run/report.html").read_text()
     for part in ("Retrieval on", "Certified numbers on", "How far the proofs reach on", "The weakest proofs"):
         assert part in report
-    again = holdfast("demo", "--steps", 4, "--json", cwd=tmp_path)
+    again = holdfast("demo", "--steps", 4, "--queries", 12, "--json", cwd=tmp_path)
     assert again.code == 0, again.err
     found = json.loads(again.out)
     assert all(line["certified_hit_rate"] <= line["recall"] for line in found["certified"])

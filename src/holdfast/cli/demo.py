@@ -28,6 +28,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder to work in.")] = Path("demo"),
     fresh: Annotated[bool, typer.Option(help="Remove what an earlier demo left there first.")] = False,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = STEPS,
+    queries: Annotated[int, typer.Option(min=1, help="Queries to certify.")] = QUERIES,
     json: Json = False,
 ) -> None:
     """Train on 8,000 real images that come with Holdfast, index, search with proofs, measure, report."""
@@ -51,9 +52,9 @@ def demo(
     from holdfast.workflow import open_and_index
 
     started = time.monotonic()
-    run, pictures, queries, shop = out / "run", out / "pictures", out / "queries", out / "shop.gallery"
+    run, pictures, photos, shop = (out / name for name in ("run", "pictures", "queries", "shop.gallery"))
     if fresh:
-        for folder in (run, pictures, queries):
+        for folder in (run, pictures, photos):
             shutil.rmtree(folder, ignore_errors=True)
         shop.unlink(missing_ok=True)
 
@@ -64,7 +65,7 @@ def demo(
     asked = _one_of_each_class(dataset.test)
     rest = np.setdiff1d(np.arange(len(dataset.test)), asked)
     note(f"2/6 index: {len(rest):,} pictures that training has not seen, as files in {pictures}")
-    for folder, chosen in ((pictures, rest), (queries, asked)):
+    for folder, chosen in ((pictures, rest), (photos, asked)):
         if not folder.exists():
             partial = folder.with_name(f".{folder.name}")
             shutil.rmtree(partial, ignore_errors=True)
@@ -72,7 +73,7 @@ def demo(
             partial.rename(folder)
     gallery, _ = open_and_index(embedder, pictures, shop, location=run)
 
-    files, threat = sorted(queries.rglob("*.png")), Threat.parse(f"linf:{EPS}")
+    files, threat = sorted(photos.rglob("*.png")), Threat.parse(f"linf:{EPS}")
     note(f"3/6 search: {len(files)} other pictures, the first of each class, with proofs at {threat}")
     with gallery:
         results = [
@@ -85,11 +86,11 @@ def demo(
 
     note("4/6 evaluate: every test picture asked against all others")
     done = evaluate(embedder, dataset.test, run / "evaluations" / "demo")
-    note(f"5/6 certify: {QUERIES} queries against {CANDIDATES:,} candidates, at {EPS} and as far as it goes")
+    note(f"5/6 certify: {queries} queries against {CANDIDATES:,} candidates, at {EPS} and as far as it goes")
     threats = [Threat.parse(f"query:linf:{EPS}"), Threat.parse(f"candidates:linf:{EPS}:m=5")]
-    drawn: dict[str, Any] = {"queries": QUERIES, "candidates": CANDIDATES}
-    certified = certify(embedder, dataset.test, run / "certifications" / "demo", threats, **drawn)
-    curve = certified_curve(embedder, dataset.test, run / "certifications" / "demo-auto", **drawn)
+    drawn: dict[str, Any] = {"queries": queries, "candidates": CANDIDATES}
+    certified = certify(embedder, dataset.test, run / "certifications" / f"demo-{queries}", threats, **drawn)
+    curve = certified_curve(embedder, dataset.test, run / "certifications" / f"demo-auto-{queries}", **drawn)
     note("6/6 report")
     report = write_report(run)
     seconds = time.monotonic() - started
@@ -119,7 +120,7 @@ def demo(
     print_curve(
         curve,
         f"\nhit rate that no attacker who alters each pixel of the query by up to eps can push below: "
-        f"{QUERIES} queries, {CANDIDATES:,} candidates",
+        f"{queries} queries, {CANDIDATES:,} candidates",
     )
     print(f"\npictures of the hits, with their rank intervals: {page}")
     print(f"report: {report}  ({seconds:.0f} s)")
