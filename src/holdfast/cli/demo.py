@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DATA = "fashion-mnist-mini"
 STEPS = 800
-EPS = "0.05"
+EPS = "0.02"
 QUERIES, CANDIDATES = 200, 1000
 
 
@@ -138,12 +138,11 @@ def _train(run: Path, steps: int) -> Embedder:
             # In so few steps eps has to grow from the first one on, or the boxes outgrow the loss.
             "defence": {
                 "name": "certified-rank",
-                "eps": 0.1,
+                "eps": 0.06,
                 "boxes": 64,
                 "clean": 0.3,
-                "first_temperature": 0.5,
                 "ramp_start": 0,
-                "ramp_end": 0.7,
+                "ramp_end": 0.8,
             },
             "train": {"steps": steps, "batch": 160, "lr": 0.003, "clip": 10},
         }
