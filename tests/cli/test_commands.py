@@ -176,7 +176,21 @@ def test_certify_prints_three_numbers_and_keeps_rows(shop, tmp_path):
     assert "eps lies between 0 and 1" in bad.err
 
 
-def test_search_with_certificates(shop):
+def test_certify_finds_the_largest_eps(shop, tmp_path):
+    words = ("certify", shop.run, "--queries", 6, "--candidates", 20, "--k", "1,10", "--threat")
+    done = holdfast(*words, "query:linf:auto", "--out", tmp_path / "c")
+    assert done.code == 0, done.err
+    assert "median largest eps" in done.out
+    assert [line.split()[0] for line in done.out.splitlines()[2:4]] == ["1", "10"]
+    again = json.loads(holdfast(*words, "query:linf:auto", "--out", tmp_path / "c", "--json").out)
+    assert [line["eps"][:3] for line in again["table"]] == [[0, 0.01, 0.02]] * 2
+    assert all(line["certified"][0] <= line["clean"] for line in again["table"])
+    bad = holdfast(*words, "query:linf:auto", "--threat", "query:linf:0.1")
+    assert bad.code == 2
+    assert "by itself" in bad.err
+
+
+def test_search_with_certificates(shop, tmp_path):
     query = next(shop.pictures.rglob("*.png"))
     done = holdfast("search", shop.gallery, query, "-k", 3, "--certify", "linf:0")
     assert done.code == 0, done.err
@@ -184,6 +198,14 @@ def test_search_with_certificates(shop):
     assert "CERTIFIED" in done.out
     found = json.loads(holdfast("search", shop.gallery, query, "--certify", "linf:1/255", "--json").out)[0]
     assert all(hit["best"] <= hit["hit"]["rank"] <= hit["worst"] for hit in found["hits"])
+    shown = holdfast(
+        "search", shop.gallery, query, "-k", 3, "--certify", "linf:auto", "--html", tmp_path / "hits.html"
+    )
+    assert shown.code == 0, shown.err
+    page = (tmp_path / "hits.html").read_text()
+    assert page.count("data:image/") == 4
+    assert page.count("rank 1–") >= 1
+    assert "the largest ε found" in page
     bad = holdfast("search", shop.gallery, query, "--certify", "candidates:linf:0.1")
     assert bad.code == 2
 

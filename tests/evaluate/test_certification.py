@@ -19,27 +19,7 @@ from holdfast.gallery.certified import certified_search
 from holdfast.models import build, to_unit, wrap
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
-from holdfast.training import parse, train
 from holdfast.workflow import index
-
-
-@pytest.fixture(scope="module")
-def photos():
-    return data.load("fashion-mnist-mini").test
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A network whose bounds are tight enough to certify something after a few seconds of training."""
-    config = parse(
-        {
-            "data": {"name": "fashion-mnist-mini", "validation": 0},
-            "defence": {"name": "certified-rank", "eps": 0.05, "ramp_start": 0.02, "ramp_end": 0.5},
-            "train": {"steps": 120, "batch": 160, "lr": 0.003, "clip": 10},
-        }
-    )
-    return train(config, tmp_path_factory.mktemp("run") / "run", say=lambda line: None).embedder
-
 
 THREATS = [
     Threat.parse(t)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from holdfast.cli.output import Json, SplitOption, note_reading, number, print_json, print_table
 
+if TYPE_CHECKING:
+    from holdfast.evaluate.certify import Certification
+    from holdfast.evaluate.curve import Curve
+
 
 def certify(
     model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
     threat: Annotated[
-        list[str], typer.Option(help="[query|candidates|both:]linf:EPS[:m=M]; may be given several times.")
+        list[str],
+        typer.Option(
+            help="[query|candidates|both:]linf:EPS[:m=M]; may be given several times. query:linf:auto "
+            "finds the largest EPS of each query and prints the certified hit rate against EPS."
+        ),
     ],
     data: Annotated[
         str | None,
@@ -49,8 +57,10 @@ def certify(
 
     from holdfast import models, training
     from holdfast.cli.evaluate import parse_ks, test_part
+    from holdfast.errors import ConfigError
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import certify as run
+    from holdfast.evaluate.curve import Curve, certified_curve
     from holdfast.threat import Threat
 
     threats, ks = [Threat.parse(text) for text in threat], parse_ks(k)
@@ -66,21 +76,34 @@ def certify(
     named = "-".join([part, *(str(t).replace(":", "_").replace("/", "over") for t in threats)])
     box = "" if clip else "-unclipped"
     default = home / "certifications" / f"{named}-{method}{box}-q{queries}-c{candidates}-s{seed}"
-    done = run(
-        embedder,
-        images,
-        out or default,
-        threats,
-        queries=queries,
-        candidates=candidates,
-        seed=seed,
-        ks=ks,
-        method=method,
-        clip=clip,
-    )
+    title = f"{part}: {queries:,} queries, {candidates:,} candidates, method {method}"
+    settings: dict[str, Any] = {
+        "queries": queries,
+        "candidates": candidates,
+        "seed": seed,
+        "ks": ks,
+        "method": method,
+        "clip": clip,
+    }
+    done: Certification | Curve
+    if any(t.eps is None for t in threats):
+        if len(threats) > 1:
+            raise ConfigError("ask for an auto threat by itself; its table is another one")
+        done = certified_curve(embedder, images, out or default, threats[0], **settings)
+    else:
+        done = run(embedder, images, out or default, threats, **settings)
     if json:
         print_json({"rows": done.folder / ROWS, "table": [asdict(line) for line in done.table]})
         return
+    if isinstance(done, Curve):
+        print_curve(done, title)
+    else:
+        print_certified(done, title)
+    print(f"rows: {done.folder / ROWS}")
+
+
+def print_certified(done: Certification, title: str) -> None:
+    """The three certified numbers for each threat and K, beside the clean one."""
     print_table(
         ["threat", "K", "recall", "cr_recall", "one-sided", "certified hit rate"],
         [
@@ -94,6 +117,23 @@ def certify(
             ]
             for line in done.table
         ],
-        title=f"{part}: {queries:,} queries, {candidates:,} candidates, method {method}",
+        title=title,
     )
-    print(f"rows: {done.folder / ROWS}")
+
+
+def print_curve(curve: Curve, title: str) -> None:
+    """Certified hit rate against eps for each K, beside the clean one, and how far half of the proofs reach."""
+    sizes = curve.table[0].eps
+    print_table(
+        ["K", "clean", *(f"eps {eps:g}" for eps in sizes), "median largest eps"],
+        [
+            [
+                str(line.k),
+                number(line.clean),
+                *(number(rate) for rate in line.certified),
+                "none" if line.median < 0 else f"{line.median:.4f}",
+            ]
+            for line in curve.table
+        ],
+        title=title,
+    )

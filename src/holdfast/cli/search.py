@@ -11,7 +11,8 @@ import typer
 from holdfast.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import Gallery, Hits
+    from holdfast.gallery.certified import CertifiedHits
     from holdfast.models import Embedder
 
 
@@ -50,23 +51,30 @@ def search(
             raise GalleryError(
                 f"{gallery} holds {len(opened)} images, fewer than -k {k}; ask for {len(opened)} or fewer"
             )
+        proved: list[CertifiedHits] = []
+        results: list[Hits] = []
         if certify is not None:
-            if html is not None:
-                raise ConfigError("--html shows plain hits; leave --certify or --html out")
-            _certified(opened, embedder, images, min(k or 10, len(opened)), certify, keep, json)
-            return
-        results = [find(opened, embedder, image, k or 10) for image in images]
+            proved = _certified(opened, embedder, images, min(k or 10, len(opened)), certify, keep)
+        else:
+            results = [find(opened, embedder, image, k or 10) for image in images]
     if html is not None:
         from holdfast.gallery.indexing import stored_image
         from holdfast.report import hits_page, thumbnail
 
         shown = [thumbnail(image.read_bytes()) for image in images]
         atomic_write(
-            html, hits_page(results, shown, lambda path: thumbnail(stored_image(path)), str(gallery))
+            html,
+            hits_page(proved or results, shown, lambda path: thumbnail(stored_image(path)), str(gallery)),
         )
     if json:
-        print_json([{"query": r.query, "hits": [asdict(hit) for hit in r.hits]} for r in results])
+        certified = [{**asdict(result), "threat": str(result.threat)} for result in proved]
+        plain = [{"query": r.query, "hits": [asdict(hit) for hit in r.hits]} for r in results]
+        print_json(certified or plain)
         return
+    for entry in proved:
+        print_proved(entry)
+    if keep:
+        print(f"{len(proved)} certificates kept in {gallery}")
     for result in results:
         rows = [[str(hit.rank), hit.id, hit.label or "", f"{hit.distance:.4f}"] for hit in result.hits]
         columns = ["#", "id", "label", "distance"]
@@ -79,41 +87,43 @@ def search(
 
 
 def _certified(
-    gallery: Gallery, embedder: Embedder, images: list[Path], k: int, threat: str, keep: bool, json: bool
-) -> None:
+    gallery: Gallery, embedder: Embedder, images: list[Path], k: int, threat: str, keep: bool
+) -> list[CertifiedHits]:
     from holdfast.data import read_image
     from holdfast.gallery.certified import certified_search
     from holdfast.threat import Threat
 
     wanted = Threat.parse(threat)
-    results = [
+    return [
         certified_search(
             gallery, embedder, read_image(image, embedder.spec), k, wanted, str(image), keep=keep
         )
         for image in images
     ]
-    if json:
-        print_json([{**asdict(result), "threat": str(result.threat)} for result in results])
-        return
-    for result in results:
-        rows = [
-            [
-                str(entry.hit.rank),
-                entry.hit.id,
-                entry.hit.label or "",
-                f"{entry.hit.distance:.4f}",
-                f"{entry.best}–{entry.worst}",
-                "yes" if entry.verdict == "CERTIFIED" else "not proven",
-                entry.verdict,
-                *([f"{entry.eps:.4f}" if entry.eps >= 0 else "none"] if wanted.eps is None else []),
-            ]
-            for entry in result.hits
+
+
+def print_proved(result: CertifiedHits) -> None:
+    """The hits of one query with their rank intervals and verdicts."""
+    auto = result.threat.eps is None
+    rows = [
+        [
+            str(entry.hit.rank),
+            entry.hit.id,
+            entry.hit.label or "",
+            f"{entry.hit.distance:.4f}",
+            f"{entry.best}–{entry.worst}",
+            "yes" if entry.verdict == "CERTIFIED" else "not proven",
+            entry.verdict,
+            *([f"{entry.eps:.4f}" if entry.eps >= 0 else "none"] if auto else []),
         ]
-        columns = ["#", "id", "label", "distance", "rank interval", f"stays in top {k}", "verdict"]
-        columns += ["largest eps"] if wanted.eps is None else []
-        print_table(columns, rows, title=f"{result.query}, under {result.threat}")
-        print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
-        if result.boxes is not None and result.boxes != wanted.eps:
-            print(f"with the candidates' boxes for linf:{result.boxes:g}, which hold those of {wanted.size}")
-    if keep:
-        print(f"{len(results)} certificates kept in {gallery.path}")
+        for entry in result.hits
+    ]
+    stays = f"stays in top {len(result.hits)}"
+    columns = ["#", "id", "label", "distance", "rank interval", stays, "verdict"]
+    columns += ["largest eps"] if auto else []
+    print_table(columns, rows, title=f"{result.query}, under {result.threat}")
+    print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
+    if result.boxes is not None and result.boxes != result.threat.eps:
+        print(
+            f"with the candidates' boxes for linf:{result.boxes:g}, which hold those of {result.threat.size}"
+        )

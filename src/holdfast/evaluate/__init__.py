@@ -1,7 +1,7 @@
 """Evaluation: attacks and certificates over queries, written down as rows."""
 
 from holdfast.evaluate.pictures import encode, load_pictures, sheet, worst_queries
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
+from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
 from holdfast.evaluate.run import KS, ROWS, Evaluation, evaluate, folder_for, read_evaluation
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "folder_for",
     "load_pictures",
     "read_evaluation",
+    "read_header",
     "read_rows",
     "sheet",
     "worst_queries",

@@ -167,18 +167,22 @@ class _Model:
         self.split = self._graph.without_last()
         self._candidates: tuple[float, Box] | None = None
 
-    def box(self, images: Tensor, eps: float, graph: Graph | None = None) -> Box:
-        """The box of the unnormalised features, or of what another part of the network gives."""
+    def box(self, images: Tensor, eps: float | Tensor, graph: Graph | None = None) -> Box:
+        """The box of the unnormalised features, or of what another part of the network gives.
+
+        `eps` is one number, or one for each image.
+        """
         parts = []
         with torch.no_grad():
             for start in range(0, len(images), 200):
                 # In float64 the bounds pay for the rounding of inference alone, not for their own.
                 part = images[start : start + 200].double()
-                box = image_box(part, eps, clip=self._clip, rounding=self._rounding)
+                size = eps[start : start + 200] if isinstance(eps, Tensor) else eps
+                box = image_box(part, size, clip=self._clip, rounding=self._rounding)
                 parts.append(interval_bounds(graph or self._graph, box, rounding=self._rounding))
         return Box(torch.cat([p.centre for p in parts]), torch.cat([p.radius for p in parts]))
 
-    def last(self, images: Tensor, eps: float) -> LastLayer:
+    def last(self, images: Tensor, eps: float | Tensor) -> LastLayer:
         """The last layer with the box before it."""
         assert self.split is not None
         body, layer = self.split
@@ -199,6 +203,15 @@ class _Model:
             self._candidates = (eps, self.unit_box(images, eps))
         return self._candidates[1]
 
+    def query_attack(
+        self, eps: float | Tensor, method: Method, queries: Tensor, vectors: Tensor
+    ) -> QueryAttack:
+        """What altering each query within its eps can do to the rankings of fixed candidates."""
+        last = self.last(queries, eps) if method == "elided" else None
+        return QueryAttack(
+            self.box(queries, eps), vectors, method, unit_norm=self._embedder.unit_norm, last=last
+        )
+
     def attack(
         self, threat: Threat, method: Method, queries: Tensor, candidates: Tensor, vectors: Tensor
     ) -> QueryAttack | CandidateAttack | FewCandidatesAttack | BothAttack:
@@ -206,10 +219,7 @@ class _Model:
         eps = threat.eps
         assert eps is not None
         if threat.who == "query":
-            last = self.last(queries, eps) if method == "elided" else None
-            return QueryAttack(
-                self.box(queries, eps), vectors, method, unit_norm=self._embedder.unit_norm, last=last
-            )
+            return self.query_attack(eps, method, queries, vectors)
         boxes = self.candidates(candidates, eps)
         if threat.who == "both":
             return BothAttack(self.unit_box(queries, eps), boxes)

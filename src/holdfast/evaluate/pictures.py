@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +37,10 @@ def sheet(rows: Rows) -> dict[str, NDArray[np.int64]]:
     return {"worst": worst, "drawn at random": drawn}
 
 
-def save_pictures(folder: Path, rows: Rows, images: ImageSet) -> None:
-    """Store the pictures of the sheet's queries and their hits."""
+def save_pictures(folder: Path, rows: Rows, shown: Mapping[str, NDArray[np.int64]], images: ImageSet) -> None:
+    """Store the pictures of the queries of a sheet, and of their hits."""
     wanted: dict[str, None] = {}
-    for part in sheet(rows).values():
+    for part in shown.values():
         for row in part:
             wanted[rows.columns["query"][row]] = None
             wanted.update(dict.fromkeys(rows.columns["hits"][row]))

@@ -15,7 +15,8 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,8 +105,20 @@ class RowWriter:
 
 def read_rows(path: Path) -> Rows:
     """The rows of a finished file."""
-    try:
+    with _readable(path):
         return _rows(gzip.decompress(path.read_bytes()).decode())
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header of a finished file, without its rows."""
+    with _readable(path), gzip.open(path, "rt", encoding="utf-8", newline="") as handle:
+        return _split(handle.readline())[0]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError:
         raise DataError(f"no rows at {path}; run 'holdfast evaluate' first") from None
     except (OSError, EOFError, zlib.error, ValueError, KeyError) as error:

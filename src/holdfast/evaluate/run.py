@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from holdfast import data
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluate.pictures import save_pictures
+from holdfast.evaluate.pictures import save_pictures, sheet
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
 from holdfast.evaluate.vectors import embed_resumably
 from holdfast.files import atomic_write, exclusive
@@ -72,7 +72,7 @@ def evaluate(
     if (out / ROWS).exists():
         return _finished(out, config)
     with exclusive(out, "evaluation"):
-        writer = RowWriter(out / ROWS, _header(config, images, len(asked)), _columns(config["ks"]))
+        writer = RowWriter(out / ROWS, header_of(config, images, len(asked)), _columns(config["ks"]))
         union = np.union1d(asked, found)
         key = config_hash(
             {"embedder": config["embedder"], "images": config["images"], "rows": union.tolist()}
@@ -82,7 +82,7 @@ def evaluate(
         place = np.searchsorted(union, asked), np.searchsorted(union, found)
         _write_rows(writer, images, labels, vectors, (asked, found), place, config)
         rows = writer.read()
-        save_pictures(out, rows, images)
+        save_pictures(out, rows, sheet(rows), images)
         summary = summarise(rows.columns, config["ks"])
         atomic_write(out / SUMMARY, json.dumps(summary.to_json(), indent=2) + "\n")
         # Last, because a folder with this file is a finished evaluation.
@@ -126,7 +126,8 @@ def _draw(
     return data.draw(images, queries, candidates, seed)
 
 
-def _header(config: dict[str, Any], images: ImageSet, queries: int) -> dict[str, Any]:
+def header_of(config: dict[str, Any], images: ImageSet, queries: int) -> dict[str, Any]:
+    """What rows say of themselves: config and hash, seed, classes, versions, commit."""
     return {
         "config": config,
         "hash": config_hash(config),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from holdfast.evaluate import Rows
 from holdfast.metrics import hit_rate
 
 SAME, OTHER, PLAIN = "#2a9d6f", "#d1605e", "#4c78a8"
+MANY = (PLAIN, SAME, "#c98a1b", "#9467bd", OTHER, "#6b7785")
 
 
 def plotly_script() -> Markup:
@@ -32,6 +34,36 @@ def recall_curve(rows: Rows) -> str:
         [{"x": ks.tolist(), "y": rates, "name": "hit rate", "line": {"color": PLAIN}}],
         x={"title": "K", "type": "log"},
         y={"range": [min(0.0 if r is None else r for r in rates) - 0.02, 1.01]},
+    )
+
+
+def certified_curve(rows: Rows) -> str:
+    """Certified hit rate against eps for each K; the dotted line is the hit rate without an attack."""
+    ks = rows.header["config"]["ks"]
+    furthest = max(float(rows.columns[f"eps_{k}"].max()) for k in ks)
+    sizes = np.linspace(0, max(furthest, 0.01) * 1.02, 160)
+    traces = []
+    for k, colour in zip(ks, cycle(MANY), strict=False):
+        largest, clean = rows.columns[f"eps_{k}"], float(rows.columns[f"recall_{k}"].mean())
+        rates = [float((largest >= eps).mean()) for eps in sizes]
+        line = {"color": colour, "shape": "vh"}
+        traces.append({"x": np.round(sizes, 5).tolist(), "y": rates, "name": f"K = {k}", "line": line})
+        dotted = {"color": colour, "dash": "dot", "width": 1}
+        traces.append(
+            {
+                "x": [0, float(sizes[-1])],
+                "y": [clean, clean],
+                "name": f"clean, K = {k}",
+                "line": dotted,
+                "showlegend": False,
+            }
+        )
+    return _figure(
+        "Certified hit rate against ε (dotted: without an attack)",
+        traces,
+        x={"title": "ε"},
+        y={"range": [-0.02, 1.02]},
+        height=380,
     )
 
 
@@ -85,7 +117,14 @@ def training_curves(log: Sequence[dict[str, Any]]) -> list[str]:
     return figures
 
 
-def _figure(title: str, traces: Sequence[dict[str, Any]], *, x: dict[str, Any], y: dict[str, Any]) -> str:
+def _figure(
+    title: str,
+    traces: Sequence[dict[str, Any]],
+    *,
+    x: dict[str, Any],
+    y: dict[str, Any],
+    height: int = 300,
+) -> str:
     import plotly.graph_objects as go
 
     few = max((len(trace["x"]) for trace in traces), default=0) < 12
@@ -93,7 +132,7 @@ def _figure(title: str, traces: Sequence[dict[str, Any]], *, x: dict[str, Any], 
     axis = {"gridcolor": "rgba(128,128,128,.2)", "zerolinecolor": "rgba(128,128,128,.3)"}
     figure.update_layout(
         title={"text": title, "font": {"size": 14}},
-        height=300,
+        height=height,
         margin={"l": 50, "r": 15, "t": 40, "b": 40},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",

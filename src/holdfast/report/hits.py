@@ -4,31 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.gallery import Hits
-from holdfast.report.page import Picture, render
+from holdfast.certify import Verdict
+from holdfast.gallery import Hit, Hits
+from holdfast.gallery.certified import CertifiedHit, CertifiedHits
+from holdfast.report.page import Picture, in_words, render
+from holdfast.threat import Threat
 
 
 def hits_page(
-    results: Sequence[Hits],
+    results: Sequence[Hits | CertifiedHits],
     query_pictures: Sequence[bytes | None],
     picture: Callable[[str | None], bytes | None],
     gallery: str,
 ) -> str:
-    """One row for each query; `picture` gives the content for a hit's path, or None."""
-    rows = []
-    for hits, shown in zip(results, query_pictures, strict=True):
-        row = [Picture("query", f"query {hits.query}", (hits.query,), shown, "query")]
-        for hit in hits.hits:
-            lines = [hit.id] if hit.label is None else [hit.label, hit.id]
-            tie = " (tied)" if hit.tied else ""
-            row.append(
-                Picture(
-                    "hit",
-                    f"hit {hit.rank}: {hit.id}",
-                    (*lines, f"{hit.distance:.4f}{tie}"),
-                    picture(hit.path),
-                    str(hit.rank),
-                )
-            )
+    """One row for each query; `picture` gives the content for a hit's path, or None.
+
+    Certified hits have their rank interval and verdict below them, and the page says what they mean.
+    """
+    rows: list[list[Picture]] = []
+    sentences: list[str] = []
+    for found, shown in zip(results, query_pictures, strict=True):
+        row = [Picture("query", f"query {found.query}", (found.query,), shown, "query")]
+        if isinstance(found, CertifiedHits):
+            sentences = _meaning(found.threat, len(found.hits))
+            row += [_certified(entry, found.threat, picture) for entry in found.hits]
+        else:
+            row += [_plain("hit", hit, (), picture) for hit in found.hits]
         rows.append(row)
-    return render("hits.html.j2", title="Hits", subtitle=f"from {gallery}", rows=rows)
+    return render("hits.html.j2", title="Hits", subtitle=f"from {gallery}", sentences=sentences, rows=rows)
+
+
+def _plain(
+    kind: str, hit: Hit, more: Sequence[str], picture: Callable[[str | None], bytes | None]
+) -> Picture:
+    named = [hit.id] if hit.label is None else [hit.label, hit.id]
+    tie = " (tied)" if hit.tied else ""
+    lines = (*named, f"{hit.distance:.4f}{tie}", *more)
+    return Picture(kind, f"hit {hit.rank}: {hit.id}", lines, picture(hit.path), str(hit.rank))
+
+
+def _certified(entry: CertifiedHit, threat: Threat, picture: Callable[[str | None], bytes | None]) -> Picture:
+    more = [f"rank {entry.best}–{entry.worst}", str(entry.verdict)]
+    if threat.eps is None:
+        more.append(f"to ε {entry.eps:.4f}" if entry.eps >= 0 else "to no ε")
+    kind = "certified" if entry.verdict == Verdict.CERTIFIED else "hit"
+    return _plain(kind, entry.hit, more, picture)
+
+
+def _meaning(threat: Threat, k: int) -> list[str]:
+    """What the verdicts say and what they do not, for this threat."""
+    if threat.eps is None:
+        first = (
+            f"Below each hit stands the largest ε found for it: however each pixel of {in_words(threat)} is "
+            f"altered by up to ε, the hit stays among the first {k} (CERTIFIED) and its rank stays in the "
+            "interval."
+        )
+    else:
+        first = (
+            f"CERTIFIED: whoever alters {in_words(threat)} by up to {threat.size or threat.eps} in each "
+            f"pixel, the hit stays among the first {k}. Its rank stays in the interval in any case."
+        )
+    return [
+        first,
+        "UNKNOWN: the bounds leave it open, which is not an attack. A certificate says where a hit can "
+        "stand, not whether it is right.",
+    ]

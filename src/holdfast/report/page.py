@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -12,13 +14,14 @@ from holdfast.data import decode
 from holdfast.errors import ImageError
 from holdfast.evaluate import encode
 from holdfast.spec import ImageSpec
+from holdfast.threat import Threat
 
 _THUMBNAIL = ImageSpec(3, 160, 160)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture of a row: `kind` is query, same, other or hit; `mark` is the line that stands out."""
+    """One picture of a row: `kind` is query, same, other, hit or certified; `mark` is the line that stands out."""
 
     kind: str
     alt: str
@@ -44,6 +47,23 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(**{"plotly": None, **values})
+
+
+def provenance(header: Mapping[str, Any], rows: Path, folder: Path) -> dict[str, Any]:
+    """Where a part's numbers come from, for the line below it."""
+    return {
+        "rows": rows.relative_to(folder),
+        "seed": header["seed"],
+        "hash": header["hash"],
+        "commit": header["commit"] or "unknown",
+        "versions": ", ".join(f"{name} {version}" for name, version in header["versions"].items()),
+    }
+
+
+def in_words(threat: Threat) -> str:
+    """Who is altered, for people."""
+    some = "every candidate" if threat.most is None else f"at most {threat.most} candidates"
+    return {"query": "the query", "candidates": some, "both": "the query and every candidate"}[threat.who]
 
 
 def thumbnail(content: bytes | None) -> bytes | None:

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.evaluate import ROWS, Evaluation, load_pictures, read_evaluation, sheet
+from holdfast.evaluate import ROWS, Evaluation, load_pictures, read_evaluation, read_header, sheet
+from holdfast.evaluate.certify import read_certification
+from holdfast.evaluate.curve import KIND, read_curve
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.models import CARD
 from holdfast.report import figures
-from holdfast.report.page import Picture, render
+from holdfast.report.certificates import certification_part, curve_part
+from holdfast.report.page import Picture, provenance, render
 from holdfast.training import LOG
 from holdfast.training.log import read_log
 
@@ -28,9 +31,11 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}; a report is made of a run's folder")
-    evaluations = [read_evaluation(path.parent) for path in sorted(folder.rglob(ROWS))]
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob(ROWS)):
+        found.setdefault(read_header(path)["config"]["kind"], []).append(path.parent)
     log = read_log(folder / LOG)
-    if not evaluations and not log:
+    if not found and not log:
         raise DataError(
             f"nothing to report in {folder}: no rows and no training log; run 'holdfast evaluate' first"
         )
@@ -41,7 +46,11 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
         subtitle=_subtitle(card),
         plotly=figures.plotly_script(),
         training=figures.training_curves(log),
-        evaluations=[_evaluation(evaluation, folder) for evaluation in evaluations],
+        evaluations=[_evaluation(read_evaluation(path), folder) for path in found.get("retrieval", [])],
+        certifications=[
+            certification_part(read_certification(path), folder) for path in found.get("certification", [])
+        ],
+        curves=[curve_part(read_curve(path), folder) for path in found.get(KIND, [])],
     )
     out = folder / REPORT if out is None else Path(out)
     atomic_write(out, page)
@@ -98,11 +107,7 @@ def _evaluation(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         "classes": classes[:CLASSES],
         "more_classes": max(0, len(classes) - CLASSES),
         "sheet": _sheet(evaluation),
-        "rows": (evaluation.folder / ROWS).relative_to(folder),
-        "seed": rows.header["seed"],
-        "hash": rows.header["hash"],
-        "commit": rows.header["commit"] or "unknown",
-        "versions": ", ".join(f"{k} {v}" for k, v in rows.header["versions"].items()),
+        **provenance(rows.header, evaluation.folder / ROWS, folder),
     }
 
 

@@ -1,0 +1,241 @@
+"""How far each proof reaches: for each query the largest eps at which its hits are certified; rows, resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast import data
+from holdfast.certify import QueryAttack, largest_eps, nearest
+from holdfast.certify.ranking import Method
+from holdfast.data import ImageSet
+from holdfast.errors import ConfigError
+from holdfast.evaluate.certify import KS, LISTED, _Model
+from holdfast.evaluate.pictures import save_pictures
+from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
+from holdfast.evaluate.run import ROWS, SUMMARY, header_of
+from holdfast.files import atomic_write, exclusive
+from holdfast.metrics import bootstrap
+from holdfast.models import Embedder, to_unit
+from holdfast.progress import bar
+from holdfast.threat import Threat
+
+AUTO = Threat.parse("query:linf:auto")
+BLOCK = 50
+GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
+STEPS = 10
+"""Bisections: the largest eps is found to 1/2^10, a quarter of a grey level; the last ones cost most."""
+KIND = "certified curve"
+WEAKEST = 6
+STRONGEST = 3
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far the certified hits at one K reach.
+
+    `certified[i]` is the share of queries whose top K surely hold a same-class candidate under every
+    alteration within `eps[i]`: a lower bound of the hit rate under any such attack.
+    """
+
+    k: int
+    queries: int
+    clean: float
+    """Hit rate without an attack."""
+    eps: tuple[float, ...]
+    certified: tuple[float, ...]
+    interval: tuple[tuple[float, float], ...]
+    """Bootstrap intervals of `certified`."""
+    median: float
+    """Half of the queries are certified up to this eps at least; -1 where fewer than half are at 0."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A finished search for the largest eps: its folder, its rows, and the numbers computed from them."""
+
+    folder: Path
+    rows: Rows
+    table: tuple[Reach, ...]
+
+
+def certified_curve(
+    embedder: Embedder,
+    images: ImageSet,
+    out: str | Path,
+    threat: Threat = AUTO,
+    *,
+    queries: int = 1000,
+    candidates: int = 1000,
+    seed: int = 0,
+    ks: Sequence[int] = KS,
+    method: Method = "interval",
+    clip: bool = True,
+) -> Curve:
+    """For each query the largest eps of altered queries (ℓ∞) at which its certified hit at each K holds.
+
+    The same for each of its first hits: the largest eps at which it surely stays among them. Each is
+    an eps at which the claim was proved, so it holds at every smaller one, whose altered images are
+    among those of the larger: the share of queries with largest ≥ eps is certified at eps. The draw is
+    that of `certify`. Stopped, it goes on where it was.
+    """
+    out, ks = Path(out), sorted(set(ks))
+    labels = images.require_labels("certified hit rate")
+    if threat != AUTO:
+        raise ConfigError(f"the largest eps is found for {AUTO}, not '{threat}'")
+    if min(ks) < 1 or max(ks) > candidates:
+        raise ConfigError(f"K lies between 1 and the {candidates} candidates, not {min(ks)} to {max(ks)}")
+    asked, found = data.draw(images, queries, candidates, seed)
+    config: dict[str, Any] = {
+        "kind": KIND,
+        "embedder": embedder.fingerprint(),
+        "data": images.name,
+        "images": images.digest(),
+        "threats": [str(threat)],
+        "queries": queries,
+        "candidates": candidates,
+        "seed": seed,
+        "ks": ks,
+        "method": method,
+        "clip": clip,
+        "grid": list(GRID),
+        "steps": STEPS,
+    }
+    if (out / ROWS).exists():
+        done = read_curve(out)
+        if done.rows.header["hash"] != config_hash(config):
+            raise ConfigError(
+                f"{out} holds a certification of another model or setting; choose another --out"
+            )
+        return done
+    model = _Model(embedder, clip, rounding=True)
+    if method == "elided" and model.split is None:
+        raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
+    with exclusive(out, "certification"):
+        writer = RowWriter(out / ROWS, header_of(config, images, queries), _columns(ks))
+        vectors = embedder.embed(to_unit(images.batch(found))).double()
+        relevant = torch.from_numpy(labels[found])
+        with bar("largest eps", queries, writer.done) as advance:
+            for start in range(writer.done, queries, BLOCK):
+                part = asked[start : start + BLOCK]
+                asking = to_unit(images.batch(part))
+                nearer = nearest(embedder.embed(asking).double(), vectors, max(*ks, LISTED))
+                same = torch.from_numpy(labels[part])[:, None] == relevant[None]
+                rows = _rows(partial(_attack, model, method, asking, vectors), nearer, same, ks)
+                for row, number in zip(rows, part.tolist(), strict=True):
+                    row.update(query=images.ids[number], label=int(labels[number]))
+                    row["hit_labels"] = [int(labels[found[c]]) for c in row["hits"]]
+                    row["hits"] = [images.ids[found[c]] for c in row["hits"]]
+                writer.append(rows)
+                advance(len(rows))
+        written = writer.read()
+        save_pictures(out, written, proofs(written), images)
+        table = _table(written)
+        atomic_write(out / SUMMARY, json.dumps([asdict(line) for line in table], indent=2) + "\n")
+        writer.finish()
+    return Curve(out, written, table)
+
+
+def read_curve(folder: Path) -> Curve:
+    """A finished curve from its folder."""
+    rows = read_rows(folder / ROWS)
+    return Curve(folder, rows, _table(rows))
+
+
+def shown_k(rows: Rows) -> int:
+    """The K by which proofs are compared on a sheet: the largest not above the number of listed hits."""
+    ks: list[int] = rows.header["config"]["ks"]
+    return max((k for k in ks if k <= LISTED), default=ks[0])
+
+
+def proofs(rows: Rows) -> dict[str, NDArray[np.int64]]:
+    """The rows with the weakest and the strongest proofs among those that are right without an attack."""
+    k = shown_k(rows)
+    right = np.flatnonzero(rows.columns[f"recall_{k}"])
+    order = right[np.argsort(rows.columns[f"eps_{k}"][right], kind="stable")]
+    weakest = order[:WEAKEST]
+    return {"weakest": weakest, "strongest": order[len(weakest) :][::-1][:STRONGEST]}
+
+
+def _columns(ks: Sequence[int]) -> dict[str, str]:
+    found = {"query": "str", "label": "int"}
+    found |= {f"recall_{k}": "int" for k in ks} | {f"eps_{k}": "float" for k in ks}
+    return found | dict.fromkeys(("hits", "hit_labels", "hit_eps", "best", "worst"), "list")
+
+
+def _attack(
+    model: _Model, method: Method, queries: Tensor, vectors: Tensor, which: Tensor, eps: Tensor
+) -> QueryAttack:
+    return model.query_attack(eps, method, queries[which], vectors)
+
+
+def _rows(
+    attack: Callable[[Tensor, Tensor], QueryAttack], nearer: Tensor, same: Tensor, ks: Sequence[int]
+) -> list[dict[str, Any]]:
+    """A row for each query; `attack` takes numbers of queries and an eps for each."""
+    hits, right = nearer[:, :LISTED], same.gather(1, nearer)
+    count, listed = hits.shape
+
+    def claims(which: Tensor, eps: Tensor) -> Tensor:
+        """A certified hit at each K, as `certify` counts it among the listed hits; then each hit's stay."""
+        made = attack(which, eps)
+        bounds, ahead = made.ranks(hits[which]), made.unbeaten(same[which])
+        held = [(ahead < k) | (bounds.stays_within(k) & right[which, :listed])[:, :k].any(1) for k in ks]
+        return torch.cat([torch.stack(held, 1), bounds.stays_within(listed)], 1)
+
+    largest = _largest(claims, count, len(ks) + listed)
+    everyone = torch.arange(count)
+    spans = [attack(everyone, torch.full((count,), eps)).ranks(hits) for eps in GRID]
+    return [
+        {f"recall_{k}": int(right[i, :k].any()) for k in ks}
+        | {f"eps_{k}": float(largest[i, column]) for column, k in enumerate(ks)}
+        | {
+            "hits": hits[i].tolist(),
+            "hit_eps": largest[i, len(ks) :].tolist(),
+            "best": [span.best[i].tolist() for span in spans],
+            "worst": [span.worst[i].tolist() for span in spans],
+        }
+        for i in range(count)
+    ]
+
+
+def _largest(claims: Callable[[Tensor, Tensor], Tensor], queries: int, each: int) -> Tensor:
+    """The largest eps of each claim of each query; a query is bounded once for each eps that its claims ask."""
+    query = torch.arange(queries).repeat_interleave(each)
+    claim = torch.arange(each).repeat(queries)
+
+    def certified(eps: Tensor) -> Tensor:
+        asked = torch.stack([query.double(), eps.double()], 1)
+        pairs, place = torch.unique(asked, dim=0, return_inverse=True)
+        return claims(pairs[:, 0].long(), pairs[:, 1])[place, claim]
+
+    return largest_eps(certified, queries * each, steps=STEPS).view(queries, each)
+
+
+def _table(rows: Rows) -> tuple[Reach, ...]:
+    lines = []
+    for k in rows.header["config"]["ks"]:
+        largest = rows.columns[f"eps_{k}"]
+        held = [largest >= eps for eps in GRID]
+        lines.append(
+            Reach(
+                k,
+                len(rows),
+                float(rows.columns[f"recall_{k}"].mean()),
+                GRID,
+                tuple(float(part.mean()) for part in held),
+                tuple(bootstrap(part) for part in held),
+                # The lower middle one, so that it is an eps that was proved.
+                float(np.sort(largest)[(len(largest) - 1) // 2]),
+            )
+        )
+    return tuple(lines)
