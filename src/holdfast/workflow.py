@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from holdfast.data import read_image
 from holdfast.gallery import Gallery, Hits
 from holdfast.gallery.indexing import Indexed, embedder_info, index_images
+from holdfast.gallery.recheck import recheck
 from holdfast.models import AnyEmbedder
 from holdfast.training import Run, merge, parse
 from holdfast.training import train as run_training
@@ -31,10 +32,19 @@ def train(data: str, out: str | Path, settings: Mapping[str, Any] | None = None,
 
 
 def index(
-    embedder: AnyEmbedder, images: str | Path, out: str | Path, *, prefix: str = "", prune: bool = False
+    embedder: AnyEmbedder,
+    images: str | Path,
+    out: str | Path,
+    *,
+    prefix: str = "",
+    prune: bool = False,
+    boxes: float | None = None,
 ) -> Gallery:
-    """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date."""
-    gallery, _ = open_and_index(embedder, Path(images), Path(out), prefix=prefix, prune=prune)
+    """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date.
+
+    With `boxes` it also holds what each candidate can become when its image is altered within linf:eps.
+    """
+    gallery, _ = open_and_index(embedder, Path(images), Path(out), prefix=prefix, prune=prune, boxes=boxes)
     return gallery
 
 
@@ -46,15 +56,21 @@ def open_and_index(
     location: Path | None = None,
     prefix: str = "",
     prune: bool = False,
+    boxes: float | None = None,
 ) -> tuple[Gallery, Indexed]:
-    """Like `index`, and what it did; a new gallery that gets nothing to hold is not left behind."""
+    """Like `index`, and what it did, to the certificates that the gallery keeps too.
+
+    A new gallery that gets nothing to hold is not left behind.
+    """
     info = embedder_info(embedder, location)
     existed = out.exists()
     gallery = (
         Gallery.open(out, embedder=info) if existed else Gallery.create(out, dim=embedder.dim, embedder=info)
     )
     try:
-        return gallery, index_images(embedder, images, gallery, prefix=prefix, prune=prune)
+        done = index_images(embedder, images, gallery, prefix=prefix, prune=prune, boxes=boxes)
+        done.certificates = recheck(gallery)
+        return gallery, done
     except BaseException:
         empty = len(gallery) == 0
         gallery.close()

@@ -10,7 +10,7 @@ from command import holdfast
 from PIL import Image
 
 from holdfast import __version__
-from holdfast.gallery import Gallery
+from holdfast.gallery import Gallery, verify_file
 
 
 def test_train_leaves_a_checkpoint_a_config_and_a_log(shop):
@@ -208,3 +208,41 @@ def test_search_with_certificates(shop, tmp_path):
     assert "the largest ε found" in page
     bad = holdfast("search", shop.gallery, query, "--certify", "candidates:linf:0.1")
     assert bad.code == 2
+
+
+def test_candidate_boxes_and_kept_certificates(shop, tmp_path):
+    pictures, gallery = tmp_path / "pictures", tmp_path / "g.gallery"
+    shutil.copytree(shop.pictures, pictures)
+    made = holdfast("index", shop.run, pictures, "--out", gallery, "--boxes", "linf:1/255")
+    assert made.code == 0, made.err
+    assert "boxes of altered candidates: linf:0.00392157" in made.out
+    query = next(pictures.rglob("*.png"))
+    done = holdfast("search", gallery, query, "-k", 3, "--certify", "both:linf:1/255", "--keep")
+    assert done.code == 0, done.err
+    assert "1 certificates kept" in done.out
+    smaller = holdfast("search", gallery, query, "-k", 3, "--certify", "candidates:linf:0.001:m=2")
+    assert "the candidates' boxes for linf:0.00392157, which hold those of 0.001" in smaller.out
+    shutil.copy(query, pictures / "twin.png")
+    again = json.loads(holdfast("index", shop.run, pictures, "--out", gallery, "--json").out)
+    assert again["boxes"] == [1 / 255]
+    assert again["certificates"]["kept"] == 1
+    assert "'twin.png'" in str(again["certificates"]["changed"][0]["changes"])
+    removed = holdfast("gallery", "remove", gallery, "twin.png")
+    assert "1 of 1 kept certificates changed" in removed.out
+    listed = json.loads(holdfast("gallery", "certificates", gallery, "--json").out)
+    assert [(one["query"], one["threat"], one["current"]) for one in listed] == [
+        (str(query), "both:linf:1/255", True)
+    ]
+    gone = holdfast("gallery", "certificates", gallery, "--forget", query)
+    assert "keeps no certificates" in gone.out
+    assert verify_file(gallery) == []
+
+
+def test_boxes_and_keep_say_what_they_take(shop, tmp_path):
+    bad = holdfast("index", shop.run, shop.pictures, "--out", tmp_path / "g", "--boxes", "l2:1")
+    assert (bad.code, "boxes are for linf:EPS" in bad.err) == (2, True)
+    query = next(shop.pictures.rglob("*.png"))
+    bad = holdfast("search", shop.gallery, query, "--keep")
+    assert (bad.code, "say which with --certify" in bad.err) == (2, True)
+    bad = holdfast("search", shop.gallery, query, "--certify", "both:linf:0.1")
+    assert (bad.code, "has no boxes of its candidates" in bad.err) == (2, True)

@@ -232,8 +232,11 @@ def test_certified_search_prunes_without_losing_or_adding_a_proof(trained, photo
 
 
 def test_certified_search_refuses_what_it_cannot_prove(trained, photos, gallery):
-    with pytest.raises(ConfigError, match="altered queries"):
+    with pytest.raises(GalleryError, match=r"has no boxes of its candidates.*--boxes linf:0\.1"):
         certified_search(gallery, trained, photos.image(0), 3, Threat.parse("candidates:linf:0.1"))
+    for threat in ("l2:0.1", "candidates:linf:auto", "both:linf:auto"):
+        with pytest.raises(ConfigError, match="search certifies linf:EPS"):
+            certified_search(gallery, trained, photos.image(0), 3, Threat.parse(threat))
     other = build("small", spec=photos.spec).eval()
     with pytest.raises(GalleryError, match="was made by embedder"):
         certified_search(gallery, other, photos.image(0), 3, Threat.parse("linf:0.1"))

@@ -121,10 +121,10 @@ def test_a_gallery_far_from_the_origin_defeats_float32_but_not_the_search(
 def test_a_batch_is_proven_without_a_second_scan_on_ordinary_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, queries = random(2000, 5, 64), random(30, 6, 64)
 
-    def refuse(*_: object) -> exact.Found:
+    def refuse(*_: object) -> exact.Scan:
         raise AssertionError("scanned again")
 
-    monkeypatch.setattr(exact, "_nearest_direct", refuse)
+    monkeypatch.setattr(exact, "Scan", refuse)
     assert len(exact.nearest(vectors, norm(vectors), queries, 10)) == 30
 
 

@@ -292,3 +292,67 @@ def count_unbeaten(
             if not beaten:
                 count += 1
         unbeaten[i] = count
+
+
+@_compile
+def count_sure_of_one(
+    centre: Floats,
+    radius: Floats,
+    reach: float,
+    slack: float,
+    unit_norm: bool,
+    vectors: Floats,
+    slots: Floats,
+    hits: Floats,
+    level: Floats,
+    square: Floats,
+    spread: Floats,
+    farther: Floats,
+    closer: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """Adds to `farther` and `closer` how many of the candidates `slots[first]`… surely are so, for each hit.
+
+    One query's box, candidates read where they lie in float32, sums in float64. As in `count_sure` the
+    test is |level(c) − level(hit)| > 2 r·|c − hit| + slack; `level`, `square` (squared norm) and `spread`
+    are those of the hits. Most pairs need no sum of their own: with h₁ the first hit and spread(c) =
+    r·|c − h₁|, the triangle inequality puts r·|c − hit| between |spread(c) − spread(hit)| and spread(c) +
+    spread(hit).
+    """
+    for i in range(first, last):
+        own = vectors[slots[i]]
+        mine = 0.0
+        width = 0.0
+        norm = 0.0
+        if unit_norm:
+            for k in range(len(centre)):
+                x = float(own[k])
+                mine -= 2 * centre[k] * x
+                norm += x * x
+                width += radius[k] * abs(x - hits[0, k])
+        else:
+            for k in range(len(centre)):
+                x = float(own[k])
+                gap = x - centre[k]
+                mine += gap * gap
+                width += radius[k] * abs(x - hits[0, k])
+        for h in range(hits.shape[0]):
+            lead = mine - level[h]
+            kept = slack
+            if unit_norm:
+                # Candidates are compared as if of one norm; what they differ by is paid for here.
+                kept += reach * abs(norm - square[h])
+            room = (abs(lead) - kept) / 2
+            if not room > abs(width - spread[h]):
+                continue
+            if width + spread[h] >= room:
+                moved = 0.0
+                for k in range(len(centre)):
+                    moved += radius[k] * abs(float(own[k]) - hits[h, k])
+                if not moved < room:
+                    continue
+            if lead > 0:
+                farther[h] += 1
+            else:
+                closer[h] += 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,19 +14,21 @@ if TYPE_CHECKING:
     from holdfast.gallery import Gallery
     from holdfast.models import AnyEmbedder
 
-app = typer.Typer(help="Galleries: info, verify, remove, compact.", no_args_is_help=True)
+app = typer.Typer(help="Galleries: info, certificates, verify, remove, compact.", no_args_is_help=True)
 
 Path_ = Annotated[Path, typer.Argument(metavar="GALLERY", help="A gallery made by 'holdfast index'.")]
 
 
-def open_with_embedder(path: Path, model: Path | None) -> tuple[Gallery, AnyEmbedder]:
-    """A gallery, for reading, and the embedder that made it, found where it was or at `model`."""
+def open_with_embedder(
+    path: Path, model: Path | None, *, readonly: bool = True
+) -> tuple[Gallery, AnyEmbedder]:
+    """A gallery and the embedder that made it, found where it was or at `model`."""
     from holdfast import models
     from holdfast.errors import GalleryError, ModelError
     from holdfast.gallery import Gallery
     from holdfast.gallery.indexing import embedder_info
 
-    gallery = Gallery.open(path, readonly=True)
+    gallery = Gallery.open(path, readonly=readonly)
     try:
         hint = gallery.info.embedder.location
         if model is None and hint is None:
@@ -55,7 +58,8 @@ def info(path: Path_, json: Json = False) -> None:
 
     with Gallery.open(path, readonly=True) as gallery:
         found = gallery.info
-    document = {
+        kept = len(gallery.certificates())
+    document: dict[str, Any] = {
         "gallery": found.path,
         "images": found.count,
         "dim": found.dim,
@@ -64,11 +68,62 @@ def info(path: Path_, json: Json = False) -> None:
         "embedder": found.embedder.fingerprint,
         "location": found.embedder.location,
         "architecture": found.embedder.card.get("architecture", {}).get("name"),
+        "boxes": found.boxes,
+        "certificates": kept,
     }
     if json:
         print_json({**document, "card": found.embedder.card})
         return
+    document["boxes"] = ", ".join(f"linf:{eps:g}" for eps in found.boxes) or "none"
     print_table(["", ""], [[key, str(value)] for key, value in document.items()])
+
+
+@app.command()
+def certificates(
+    path: Path_,
+    forget: Annotated[list[str] | None, typer.Option(help="Drop those of this query instead.")] = None,
+    json: Json = False,
+) -> None:
+    """The certificates that a gallery keeps (search --certify … --keep), as last checked."""
+    from holdfast.errors import GalleryError
+    from holdfast.gallery import Gallery
+
+    with Gallery.open(path, readonly=not forget) as gallery:
+        if forget:
+            names = {one.query for one in gallery.certificates()}
+            missing = [name for name in forget if name not in names]
+            if missing:
+                raise GalleryError(f"{path} keeps no certificate of '{missing[0]}'; nothing was dropped")
+            gallery.forget(forget)
+        kept, generation = gallery.certificates(), gallery.info.generation
+    if json:
+        print_json(
+            [
+                {
+                    "query": one.query,
+                    "threat": one.threat,
+                    "k": one.k,
+                    "current": one.generation == generation,
+                    "hits": [asdict(hit) for hit in one.hits],
+                }
+                for one in kept
+            ]
+        )
+        return
+    if not kept:
+        print(f"{path} keeps no certificates; keep one with 'holdfast search … --certify THREAT --keep'")
+        return
+    rows = [
+        [
+            one.query,
+            one.threat,
+            str(one.k),
+            f"{one.certified} of {len(one.hits)}",
+            "yes" if one.generation == generation else "no: run 'holdfast index' again",
+        ]
+        for one in kept
+    ]
+    print_table(["query", "threat", "k", "certified", "checked since the last change"], rows)
 
 
 @app.command()
@@ -90,18 +145,22 @@ def remove(
     path: Path_, ids: Annotated[list[str], typer.Argument(help="Ids to remove.")], json: Json = False
 ) -> None:
     """Remove images by id, all or none."""
+    from holdfast.cli.index import print_rechecked
     from holdfast.errors import GalleryError
     from holdfast.gallery import Gallery
+    from holdfast.gallery.recheck import recheck
 
     with Gallery.open(path) as gallery:
         missing = [id for id in ids if id not in gallery]
         if missing:
             raise GalleryError(f"{path} has no item '{missing[0]}'; nothing was removed")
         removed = gallery.remove(ids)
+        rechecked = recheck(gallery)
     if json:
-        print_json({"gallery": path, "removed": removed})
+        print_json({"gallery": path, "removed": removed, "certificates": asdict(rechecked)})
         return
     print(f"removed {removed} of {path}")
+    print_rechecked(rechecked)
 
 
 @app.command()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.output import Json, note_reading, print_json
+
+if TYPE_CHECKING:
+    from holdfast.gallery.kept import Rechecked
 
 
 def index(
@@ -16,14 +20,22 @@ def index(
     out: Annotated[Path, typer.Option(help="The gallery; one that is there is brought up to date.")],
     prefix: Annotated[str, typer.Option(help="Put this before every id, to tell folders apart.")] = "",
     prune: Annotated[bool, typer.Option(help="Remove items whose image file is gone.")] = False,
+    boxes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="linf:EPS",
+            help="Also store what each candidate can become when its image is altered within linf:EPS.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Embed a folder of images into a gallery. Run it again to add what is new."""
     from holdfast import models
     from holdfast.workflow import open_and_index
 
+    size = None if boxes is None else _size(boxes)
     gallery, done = open_and_index(
-        models.find(model), images, out, location=model, prefix=prefix, prune=prune
+        models.find(model), images, out, location=model, prefix=prefix, prune=prune, boxes=size
     )
     with gallery:
         count = len(gallery)
@@ -38,6 +50,8 @@ def index(
                 "unchanged": done.unchanged,
                 "removed": done.removed,
                 "skipped": [{"id": s.id, "reason": s.reason} for s in done.skipped],
+                "boxes": done.boxes,
+                "certificates": asdict(done.certificates),
             }
         )
         return
@@ -45,3 +59,27 @@ def index(
         f"{out}: {count:,} images ({done.added:,} added, {done.updated:,} updated, "
         f"{done.unchanged:,} unchanged, {done.removed:,} removed)"
     )
+    if done.boxes:
+        print(f"boxes of altered candidates: {', '.join(f'linf:{eps:g}' for eps in done.boxes)}")
+    print_rechecked(done.certificates)
+
+
+def print_rechecked(certificates: Rechecked) -> None:
+    """What a change of the gallery did to the certificates it keeps; nothing where it keeps none."""
+    if not certificates.kept:
+        return
+    print(f"{len(certificates.changed):,} of {certificates.kept:,} kept certificates changed")
+    for entry in certificates.changed:
+        print(f"  {entry.query} ({entry.threat}, top {entry.k})")
+        for line in entry.changes:
+            print(f"    {line}")
+
+
+def _size(text: str) -> float:
+    from holdfast.errors import ConfigError
+    from holdfast.threat import Threat
+
+    threat = Threat.parse(text)
+    if threat.norm != "linf" or threat.eps is None or threat.most is not None or threat.who == "both":
+        raise ConfigError(f"boxes are for linf:EPS, for example linf:0.1, not '{text}'")
+    return threat.eps

@@ -25,18 +25,27 @@ def search(
     ] = None,
     certify: Annotated[
         str | None,
-        typer.Option(help="Prove where each hit can stand if the query was altered: linf:EPS, or linf:auto."),
+        typer.Option(
+            help="Prove where each hit can stand if images were altered: [query|candidates|both:]linf:EPS[:m=M], "
+            "or linf:auto."
+        ),
     ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(help="Keep the certificate in the gallery; later changes say what became of it."),
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page that shows the pictures.")] = None,
     json: Json = False,
 ) -> None:
     """Find the images of a gallery that are nearest to a picture."""
     from holdfast.cli.gallery import open_with_embedder
-    from holdfast.errors import GalleryError
+    from holdfast.errors import ConfigError, GalleryError
     from holdfast.files import atomic_write
     from holdfast.workflow import search as find
 
-    opened, embedder = open_with_embedder(gallery, model)
+    if keep and certify is None:
+        raise ConfigError("--keep keeps a certificate: say which with --certify")
+    opened, embedder = open_with_embedder(gallery, model, readonly=not keep)
     with opened:
         if k is not None and k > len(opened):
             raise GalleryError(
@@ -45,7 +54,7 @@ def search(
         proved: list[CertifiedHits] = []
         results: list[Hits] = []
         if certify is not None:
-            proved = _certified(opened, embedder, images, min(k or 10, len(opened)), certify)
+            proved = _certified(opened, embedder, images, min(k or 10, len(opened)), certify, keep)
         else:
             results = [find(opened, embedder, image, k or 10) for image in images]
     if html is not None:
@@ -64,6 +73,8 @@ def search(
         return
     for entry in proved:
         print_proved(entry)
+    if keep:
+        print(f"{len(proved)} certificates kept in {gallery}")
     for result in results:
         rows = [[str(hit.rank), hit.id, hit.label or "", f"{hit.distance:.4f}"] for hit in result.hits]
         columns = ["#", "id", "label", "distance"]
@@ -76,21 +87,17 @@ def search(
 
 
 def _certified(
-    gallery: Gallery, embedder: AnyEmbedder, images: list[Path], k: int, threat: str
+    gallery: Gallery, embedder: AnyEmbedder, images: list[Path], k: int, threat: str, keep: bool
 ) -> list[CertifiedHits]:
     from holdfast.data import read_image
-    from holdfast.errors import ConfigError
     from holdfast.gallery.certified import certified_search
-    from holdfast.models import Embedder
     from holdfast.threat import Threat
 
     wanted = Threat.parse(threat)
-    if not isinstance(embedder, Embedder):
-        raise ConfigError(
-            "certificates need a network that can be looked into: a run, a checkpoint or a torch module"
-        )
     return [
-        certified_search(gallery, embedder, read_image(image, embedder.spec), k, wanted, str(image))
+        certified_search(
+            gallery, embedder, read_image(image, embedder.spec), k, wanted, str(image), keep=keep
+        )
         for image in images
     ]
 
@@ -114,5 +121,9 @@ def print_proved(result: CertifiedHits) -> None:
     stays = f"stays in top {len(result.hits)}"
     columns = ["#", "id", "label", "distance", "rank interval", stays, "verdict"]
     columns += ["largest eps"] if auto else []
-    print_table(columns, rows, title=f"{result.query}, altered within {result.threat}")
+    print_table(columns, rows, title=f"{result.query}, under {result.threat}")
     print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
+    if result.boxes is not None and result.boxes != result.threat.eps:
+        print(
+            f"with the candidates' boxes for linf:{result.boxes:g}, which hold those of {result.threat.size}"
+        )

@@ -1,21 +1,32 @@
-"""Search whose every hit carries a proof: where it can stand if the query was altered within a threat."""
+"""Search whose every hit carries a proof: where it can stand if images were altered within a threat."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from holdfast.bounds import Box, Graph, image_box, interval_bounds, normalised, trace
-from holdfast.certify import QueryAttack, Verdict, largest_eps
-from holdfast.errors import ConfigError
+from holdfast.bounds import Box, box_distance_bounds, distance_bounds, normalised
+from holdfast.certify import (
+    BothAttack,
+    CandidateAttack,
+    RankBounds,
+    Verdict,
+    largest_eps,
+)
+from holdfast.certify.blocks import Attack, Distances, few_in_blocks, query_ranks, ranks_in_blocks
+from holdfast.errors import ConfigError, GalleryError
+from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.boxes import named
+from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.indexing import embedder_info
-from holdfast.gallery.values import Hit, Hits
-from holdfast.models import Embedder, to_unit
+from holdfast.gallery.kept import Kept, KeptHit
+from holdfast.gallery.values import Hit
+from holdfast.models import AnyEmbedder, to_unit
 from holdfast.threat import Threat
 
 _SLACK = 1 + 2.0**-30
@@ -45,107 +56,223 @@ class CertifiedHits:
     hits: tuple[CertifiedHit, ...]
     examined: int
     candidates: int
+    boxes: float | None = None
+    """The eps of the stored candidate boxes that were used: that of the threat, or the next larger."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query as certificates need it: its embedding, and the box of its features before normalisation.
+
+    The box is None where the query is not altered; it has one row, or one for each hit.
+    """
+
+    embedding: Floats
+    box: Box | None
+    unit_norm: bool
+
+    def row(self, number: int) -> Asked:
+        """The query with one of its boxes."""
+        if self.box is None:
+            return self
+        return Asked(self.embedding, self.box.take(slice(number, number + 1)), self.unit_norm)
+
+    @property
+    def moved(self) -> Box:
+        """The box of what the query's embedding can become."""
+        if self.box is None:
+            centre = torch.from_numpy(self.embedding).double()[None]
+            return Box(centre, torch.zeros_like(centre))
+        return normalised(self.box) if self.unit_norm else self.box
 
 
 def certified_search(
     gallery: Gallery,
-    embedder: Embedder,
+    embedder: AnyEmbedder,
     pixels: NDArray[np.uint8],
     k: int,
     threat: Threat,
     name: str = "query",
+    *,
+    keep: bool = False,
 ) -> CertifiedHits:
-    """The k nearest candidates with rank intervals that hold for every query within `threat` of this one.
+    """The k nearest candidates with rank intervals that hold under every attack within `threat`.
 
     With `linf:auto` each hit gets the largest eps at which it surely stays among the k, found by
-    bisection, and its interval there.
-
-    Every z in the query's box lies within ρ of its embedding, so a candidate more than 2ρ farther than
-    the k-th hit is surely farther than all of them: one range search leaves the candidates that
-    need the exact test.
+    bisection, and its interval there. With `keep` the gallery keeps the certificate, to be checked
+    again when its candidates change.
     """
-    if threat.who != "query" or threat.norm != "linf":
+    if threat.norm != "linf" or (threat.eps is None and (threat.who != "query" or keep)):
         raise ConfigError(
-            f"search certifies altered queries within linf:EPS, not '{threat}'; see 'holdfast certify'"
+            f"search certifies linf:EPS for the query, the candidates or both, and linf:auto for the query"
+            f"{' where it is not kept' if keep else ''}, not '{threat}'"
         )
     gallery.check_embedder(embedder_info(embedder))
     image = to_unit(torch.from_numpy(np.array(pixels))[None])
-    graph = trace(embedder)
-    embedding = embedder.embed(image).numpy()
+    embedding = embedder.embed(image).numpy()[0]
+    bounder = None if threat.who == "candidates" else Bounder(embedder)
+
+    def asked(eps: float | Tensor) -> Asked:
+        size = torch.as_tensor(eps, dtype=torch.float64).reshape(-1)
+        images = image.expand(len(size), *image.shape[1:])
+        box = None if bounder is None else bounder.features(images, size)
+        return Asked(embedding, box, embedder.unit_norm)
+
+    if threat.eps is None:
+        with gallery.snapshot():
+            ranking = Ranking(gallery, embedding, k, threat, name)
+            eps = largest_eps(lambda e: ranking.certified(asked(e.clamp(min=0))), len(ranking.slots))
+            return ranking.certificate(asked(eps.clamp(min=0)), eps.tolist())
+    one = asked(threat.eps)
     with gallery.snapshot():
-        found = gallery.search(embedding, k, names=[name])[0]
-        if threat.eps is None:
-            eps = _largest(gallery, embedder, graph, image, embedding, found)
+        found, generation = certify_query(gallery, one, k, threat, name), gallery.info.generation
+    if keep:
+        gallery.keep([_kept(one, found, k, generation)])
+    return found
+
+
+def certify_query(
+    gallery: Gallery, asked: Asked, k: int, threat: Threat, name: str = "query"
+) -> CertifiedHits:
+    """As `certified_search`, for a query whose box is known, under a threat with a given eps."""
+    with gallery.snapshot():
+        return Ranking(gallery, asked.embedding, k, threat, name).certificate(asked)
+
+
+def certify_again(gallery: Gallery, kept: Kept) -> Kept:
+    """The kept certificate of a query as it is now; neither its image nor the embedder is needed."""
+    box = None
+    if kept.centre is not None and kept.radius is not None:
+        box = Box(*(torch.from_numpy(half)[None] for half in (kept.centre, kept.radius)))
+    asked = Asked(kept.embedding, box, kept.unit_norm)
+    with gallery.snapshot():
+        generation, threat = gallery.info.generation, Threat.parse(kept.threat)
+        if len(gallery):
+            found = certify_query(gallery, asked, kept.k, threat, kept.query)
         else:
-            eps = [threat.eps] * len(found)
-        hits, examined = _at(gallery, embedder, graph, image, embedding, found, k, eps)
-        return CertifiedHits(name, threat, hits, examined, len(gallery))
+            found = CertifiedHits(kept.query, threat, (), 0, 0)
+    return _kept(asked, found, kept.k, generation)
 
 
-def _at(
-    gallery: Gallery,
-    embedder: Embedder,
-    graph: Graph,
-    image: torch.Tensor,
-    embedding: NDArray[np.float32],
-    found: Hits,
-    k: int,
-    eps: Sequence[float],
-) -> tuple[tuple[CertifiedHit, ...], int]:
-    """The hits with their intervals, each at its own eps, and how many candidates were examined."""
-    sizes = torch.tensor([max(value, 0.0) for value in eps], dtype=torch.float64)
-    box = _boxes(graph, image, sizes)
-    ids, vectors = _near(gallery, embedder, box, embedding, found)
-    place = {id: i for i, id in enumerate(ids)}
-    attack = QueryAttack(box, vectors, unit_norm=embedder.unit_norm)
-    rank = torch.tensor([[hit.rank] for hit in found.hits])
-    bounds = attack.ranks(torch.tensor([[place[hit.id]] for hit in found.hits]), rank)
-    made = []
-    for row, hit in enumerate(found.hits):
-        known = bool(bounds.known[row, 0])
-        best, worst = (int(bounds.best[row, 0]), int(bounds.worst[row, 0])) if known else (1, len(gallery))
-        sure = worst <= k and eps[row] >= 0
-        made.append(
-            CertifiedHit(hit, best, worst, Verdict.CERTIFIED if sure else Verdict.UNKNOWN, float(eps[row]))
-        )
-    return tuple(made), len(ids)
+def _kept(asked: Asked, found: CertifiedHits, k: int, generation: int) -> Kept:
+    hits = tuple(KeptHit(e.hit.id, e.best, e.worst, str(e.verdict)) for e in found.hits)
+    box = (None, None) if asked.box is None else (asked.box.centre[0].numpy(), asked.box.radius[0].numpy())
+    threat = str(found.threat)
+    return Kept(found.query, threat, k, generation, hits, asked.unit_norm, asked.embedding, *box)
 
 
-def _largest(
-    gallery: Gallery,
-    embedder: Embedder,
-    graph: Graph,
-    image: torch.Tensor,
-    embedding: NDArray[np.float32],
-    found: Hits,
-) -> list[float]:
-    """For each hit the largest eps at which it surely stays among the hits."""
+class Ranking:
+    """The hits of one query in one state of a gallery, to be certified under one threat.
 
-    def certified(eps: torch.Tensor) -> torch.Tensor:
-        hits, _ = _at(gallery, embedder, graph, image, embedding, found, len(found), eps.tolist())
-        return torch.tensor([hit.verdict == Verdict.CERTIFIED for hit in hits])
+    Pruning: let D be the largest distance at which a hit can be, and let the query's embedding move by
+    at most ρ and that of candidate c by at most ρ_c. Then c is surely farther than every hit if its
+    distance now is above D + ρ + ρ_c. Such a candidate is never as near as a hit under any attack, so
+    no count of those that can come before a hit, or stay before it, holds it: it is left out, and the
+    intervals are those of the whole gallery.
+    """
 
-    found_eps: list[float] = largest_eps(certified, len(found)).tolist()
-    return found_eps
+    def __init__(self, gallery: Gallery, embedding: Floats, k: int, threat: Threat, name: str) -> None:
+        self._gallery, self._threat, self._k = gallery, threat, k
+        self._boxes = None if threat.who == "query" else _stored_size(gallery, threat)
+        self._scan = gallery.scan(embedding)
+        self._found, self.slots = gallery.hits_of(self._scan, k, name=name)
+
+    def certified(self, asked: Asked) -> Tensor:
+        """Which hits surely stay among the k."""
+        bounds, _ = self._ranks(asked)
+        return ((bounds.worst <= self._k) & bounds.known)[0]
+
+    def certificate(self, asked: Asked, eps: list[float] | None = None) -> CertifiedHits:
+        """All hits with their intervals; `eps` is that of each hit, where it is not the threat's."""
+        bounds, examined = self._ranks(asked)
+        best, worst, known = (t[0].tolist() for t in (bounds.best, bounds.worst, bounds.known))
+        hits = []
+        for i, hit in enumerate(self._found.hits):
+            size = self._threat.eps if eps is None else eps[i]
+            assert size is not None
+            sure = worst[i] <= self._k and known[i] and size >= 0
+            verdict = Verdict.CERTIFIED if sure else Verdict.UNKNOWN
+            hits.append(CertifiedHit(hit, best[i], worst[i], verdict, float(size)))
+        total = len(self._gallery)
+        return CertifiedHits(self._found.query, self._threat, tuple(hits), examined, total, self._boxes)
+
+    def survivors(self, asked: Asked, hits: Slots) -> Slots:
+        """The candidates beside `hits` that pruning leaves, for a query with one box."""
+        near = self._scan.possible(self._limit(asked, hits))
+        return near[~np.isin(near, hits)]
+
+    def _ranks(self, asked: Asked) -> tuple[RankBounds, int]:
+        """The intervals of all hits, and how many candidates were not left out; each box by itself."""
+        if self._threat.who == "candidates":
+            asked = Asked(asked.embedding, None, asked.unit_norm)
+        rows = 1 if asked.box is None else len(asked.box)
+        each = np.split(np.arange(len(self.slots)), rows)
+        parts = [self._ranks_of(asked.row(row), places) for row, places in enumerate(each)]
+        bounds = [(b.rank, b.best, b.worst, b.known) for b, _ in parts]
+        whole = RankBounds(*(torch.cat(column, dim=1) for column in zip(*bounds, strict=True)))
+        return whole, max(examined for _, examined in parts)
+
+    def _ranks_of(self, asked: Asked, places: Slots) -> tuple[RankBounds, int]:
+        """The intervals of some of the hits, for a query with one box."""
+        hits, rank, total = self.slots[places], torch.from_numpy(places + 1)[None], len(self._gallery)
+        others = self.survivors(asked, hits)
+        if self._threat.most is not None:
+            clean = self._scan.distances(np.concatenate([hits, others]))
+            bounds = few_in_blocks(self._distances, clean, hits, others, rank, self._threat.most, total)
+        elif self._boxes is None:
+            assert asked.box is not None
+            bounds = query_ranks(
+                asked.box,
+                self._scan.vectors,
+                hits,
+                others,
+                rank,
+                total,
+                max_norm=self._gallery.max_norm,
+                unit_norm=asked.unit_norm,
+            )
+        else:
+            bounds = ranks_in_blocks(lambda slots: self._attack(asked, slots), hits, others, rank, total)
+        return bounds, len(hits) + len(others)
+
+    def _attack(self, asked: Asked, slots: Slots) -> Attack:
+        if self._threat.who == "both":
+            return BothAttack(asked.moved, self._candidates(slots))
+        return CandidateAttack(self._candidates(slots), asked.moved.centre)
+
+    def _distances(self, slots: Slots) -> Distances:
+        """Bounds of the distances of altered candidates to the query."""
+        query = torch.from_numpy(self._scan.query).double()[None]
+        upper, lower = distance_bounds(self._candidates(slots), query)
+        return upper[:, 0], lower[:, 0]
+
+    def _candidates(self, slots: Slots) -> Box:
+        if self._boxes is None:
+            centre = torch.from_numpy(self._gallery.vectors_at(slots)).double()
+            return Box(centre, torch.zeros_like(centre))
+        found = self._gallery.boxes_at(self._boxes, slots)
+        return Box(torch.from_numpy(found.centre).double(), torch.from_numpy(found.radius).double())
+
+    def _limit(self, asked: Asked, hits: Slots) -> float | NDArray[np.float64]:
+        """Beyond which distance a candidate is left out: D + ρ + ρ_c."""
+        moved = asked.moved
+        far, _ = box_distance_bounds(moved, self._candidates(hits))
+        moves = (moved.centre - torch.from_numpy(asked.embedding).double()).abs() + moved.radius
+        limit = (float(far.max()) + float(moves.norm())) * _SLACK
+        if self._boxes is None:
+            return limit
+        return (limit + self._gallery.reach(self._boxes).astype(np.float64)) * _SLACK
 
 
-def _near(
-    gallery: Gallery, embedder: Embedder, box: Box, embedding: NDArray[np.float32], found: Hits
-) -> tuple[list[str], torch.Tensor]:
-    """The candidates that some point of some box could rank before the last hit, and their vectors."""
-    moved = normalised(box) if embedder.unit_norm else box
-    reach = ((moved.centre - torch.from_numpy(embedding).double()).abs() + moved.radius).norm(dim=1).max()
-    radius = (found.hits[-1].distance + 2 * float(reach) * _SLACK) * _SLACK
-    near = gallery.range_search(embedding[0], radius if np.isfinite(radius) else np.inf)
-    ids = [hit.id for hit in near.hits]
-    return ids, torch.from_numpy(gallery.vectors(ids)).double()
-
-
-def _boxes(graph: Graph, image: torch.Tensor, eps: torch.Tensor) -> Box:
-    """The box of the query's unnormalised features for each eps, with the rounding of inference inside."""
-    same = bool((eps == eps[0]).all())
-    sizes = eps[:1] if same else eps
-    images = image.double().expand(len(sizes), *image.shape[1:])
-    with torch.no_grad():
-        box = interval_bounds(graph, image_box(images, sizes, rounding=True), rounding=True)
-    return Box(box.centre.expand(len(eps), -1), box.radius.expand(len(eps), -1)) if same else box
+def _stored_size(gallery: Gallery, threat: Threat) -> float:
+    """The smallest eps, not below that of the threat, for which the gallery has boxes: a larger box holds all."""
+    assert threat.eps is not None
+    stored = gallery.info.boxes
+    for size in stored:
+        if size >= threat.eps:
+            return size
+    has = f"only boxes for {named(*stored)}" if stored else "no boxes of its candidates"
+    raise GalleryError(
+        f"{gallery.path} has {has}, so '{threat}' cannot be certified; add them with "
+        f"'holdfast index MODEL IMAGES --out {gallery.path} --boxes linf:{threat.size or threat.eps}'"
+    )

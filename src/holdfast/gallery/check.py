@@ -8,18 +8,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.gallery import items
-from holdfast.gallery.columns import Column, declared, largest_norm
+from holdfast.errors import GalleryError
+from holdfast.gallery import boxes, items, kept
+from holdfast.gallery.boxes import Boxes
+from holdfast.gallery.columns import Column, declared, gather, largest_norm
 from holdfast.gallery.database import DamageError
 from holdfast.gallery.values import Item
-from holdfast.gallery.writing import VECTOR
+from holdfast.gallery.writing import PIECE, VECTOR
 
 
 def problems(connection: sqlite3.Connection) -> list[str]:
     """One line for each thing that is wrong; none if the gallery is sound.
 
     Checked: SQLite's own structure, the card, that slots are dense, and per column that all blocks
-    are there with the bytes that were written, the right number of rows, finite, with true norms.
+    are there with the bytes that were written, the right number of rows, finite, with true norms; that
+    each box holds its vector and its reach is true; the kept certificates.
     """
     found: list[str] = []
     begun = not connection.in_transaction
@@ -66,6 +69,30 @@ def _file_problems(connection: sqlite3.Connection) -> Iterator[str]:
     unknown = set(connection.execute("SELECT DISTINCT kind FROM blocks")) - {(kind,) for kind in known}
     for (kind,) in sorted(unknown):
         yield f"there are blocks of an unknown column '{kind}'"
+    for eps in boxes.sizes(known):
+        yield from _box_problems(connection, known, eps, count)
+    kept.read(connection)
+
+
+def _box_problems(
+    connection: sqlite3.Connection, known: dict[str, Column], eps: float, count: int
+) -> Iterator[str]:
+    """Whether the boxes for `eps` are those of the vectors."""
+    named = [VECTOR, *(boxes.kind(part, eps) for part in (boxes.CENTRE, boxes.RADIUS, boxes.REACH))]
+    missing = [kind for kind in named if kind not in known]
+    if missing:
+        yield f"boxes for {boxes.named(eps)} lack the column '{missing[0]}'"
+        return
+    for first in range(0, count, PIECE):
+        slots = np.arange(first, min(first + PIECE, count))
+        vectors, centre, radius, reach = (gather(connection, known[kind], slots) for kind in named)
+        try:
+            found = Boxes(centre, radius)
+        except GalleryError as cause:
+            yield f"boxes for {boxes.named(eps)} in slots {first} to {slots[-1]}: {cause}"
+            continue
+        if not found.hold(vectors) or (found.reach(vectors) > reach).any():
+            yield f"boxes for {boxes.named(eps)} in slots {first} to {slots[-1]} do not fit their vectors"
 
 
 def _column_problems(connection: sqlite3.Connection, column: Column, count: int) -> Iterator[str]:
@@ -85,7 +112,9 @@ def _column_problems(connection: sqlite3.Connection, column: Column, count: int)
         wanted = min(column.block_rows, count - number * column.block_rows)
         if len(rows) != wanted:
             yield f"{name} has {len(rows)} rows, not {wanted}"
-        if not np.isfinite(rows).all():
+        # Nothing is known of some boxes: their radius, and so their reach, is infinite.
+        wrong = np.isnan(rows) if column.kind.startswith((boxes.RADIUS, boxes.REACH)) else ~np.isfinite(rows)
+        if wrong.any():
             yield f"{name} has a NaN or infinity"
         elif largest_norm(rows) > max_norm:
             yield f"{name} states a largest norm of {max_norm}, but has {largest_norm(rows)}"

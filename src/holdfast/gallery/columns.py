@@ -1,7 +1,9 @@
 """Columns: one fixed-width row of numbers per slot, kept in checksummed blocks.
 
-The vectors of a gallery are the column `vector`. A write touches each block once; a block is read
-back only if its checksum holds, so damage never passes silently into an answer or a new block.
+The vectors of a gallery are the column `vector`, boxes of candidates are others. Every column has a
+row for every slot, and a write changes all of them in one transaction. It touches each block once; a
+block is read back only if its checksum holds, so damage never passes silently into an answer or a
+new block.
 """
 
 from __future__ import annotations

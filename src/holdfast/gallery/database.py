@@ -14,7 +14,9 @@ from holdfast.errors import GalleryError, StorageError
 APPLICATION_ID = 0x484F4C44
 """What marks an SQLite file as a gallery ("HOLD" in ASCII)."""
 
-VERSION = 1
+VERSION = 2
+"""1: vectors only. 2: maybe other columns, and kept certificates; a file of version 1 gains them when needed."""
+
 PAGE_SIZE = 65536
 """The largest page there is: blocks of vectors are read a third faster than with the default."""
 
@@ -34,6 +36,12 @@ TABLES = (
         checksum INTEGER NOT NULL, max_norm REAL NOT NULL, data BLOB NOT NULL,
         PRIMARY KEY (kind, block))""",
 )
+
+
+KEPT = """CREATE TABLE IF NOT EXISTS certificates (
+    query TEXT NOT NULL, threat TEXT NOT NULL, k INTEGER NOT NULL, generation INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, hits TEXT NOT NULL, unit_norm INTEGER NOT NULL,
+    embedding BLOB NOT NULL, centre BLOB, radius BLOB, PRIMARY KEY (query, threat, k))"""
 
 
 class DamageError(Exception):
@@ -101,13 +109,18 @@ def connect_new(path: Path, *, timeout: float) -> sqlite3.Connection:
         if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = WAL")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Inside a write: what an older program cannot keep in step is marked, so that it leaves the file alone."""
+    connection.execute(KEPT)
+    connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _connect(path: Path, query: str, timeout: float) -> sqlite3.Connection:

@@ -43,13 +43,56 @@ class Found:
         return bool((self.distances[1:] == self.distances[:-1]).any())
 
 
+class Scan:
+    """One query against all vectors: float32 distances, computed once, that several questions share."""
+
+    def __init__(self, vectors: Floats, query: Floats) -> None:
+        self.query = query
+        self.vectors = vectors
+        self._near = _direct(vectors, query)
+
+    def nearest(self, k: int) -> Found:
+        """Every candidate that is at least as near as the k-th nearest: k of them, or more by ties."""
+        slots = self._at_most(np.float64(np.partition(self._near, k - 1)[k - 1]))
+        exact = self.distances(slots)
+        return _cut(exact, slots, float(np.partition(exact, k - 1)[k - 1]))
+
+    def within(self, radius: float) -> Found:
+        """Every candidate whose distance is at most `radius`, nearest first."""
+        slots = self.possible(radius)
+        return _cut(self.distances(slots), slots, radius)
+
+    def possible(self, radius: float | Doubles) -> Slots:
+        """Every slot whose distance can be `radius` or less, and perhaps a few more, in order.
+
+        `radius` is one number, or one for each slot; what is not a number excludes nothing.
+        """
+        with np.errstate(over="ignore"):
+            return self._at_most(np.square(radius, dtype=np.float64))
+
+    def distances(self, slots: Slots) -> Doubles:
+        """Float64 distances to some of the vectors."""
+        return pair_distances(self.vectors, slots[None, :], self.query[None, :]).reshape(-1)
+
+    def _at_most(self, square: np.float64 | Doubles) -> Slots:
+        """Every slot whose squared distance can be `square` or less.
+
+        Three times γ covers an error in the float32 values and one in `square`, which may be one of
+        them; what overflowed float32 can be any.
+        """
+        dim = self.query.size
+        with np.errstate(over="ignore"):
+            limit = square * (1 + 3 * _gamma(dim)) + _UNDERFLOW * dim
+        return np.flatnonzero(~(self._near > limit) | (limit >= np.finfo(np.float32).max))
+
+
 def nearest(vectors: Floats, max_norm: float, queries: Floats, k: int) -> list[Found]:
     """Per query, every candidate that is at least as near as the k-th nearest: k of them, or more by ties.
 
     `max_norm` is at least the norm of each of the `vectors`; 1 ≤ k ≤ len(vectors).
     """
     if len(queries) == 1:
-        return [_nearest_direct(vectors, queries[0], k)]
+        return [Scan(vectors, queries[0]).nearest(k)]
     found: list[Found] = []
     step = max(1, min(_QUERY_CHUNK, _FETCHED // (k + MARGIN)))
     for start in range(0, len(queries), step):
@@ -59,14 +102,7 @@ def nearest(vectors: Floats, max_norm: float, queries: Floats, k: int) -> list[F
 
 def within(vectors: Floats, query: Floats, radius: float) -> Found:
     """Every candidate whose distance to `query` is at most `radius`, nearest first."""
-    with np.errstate(over="ignore"):
-        slots = _at_most(_direct(vectors, query), np.float64(radius) ** 2, query.size)
-    return _cut(distances(vectors, slots, query), slots, radius)
-
-
-def distances(vectors: Floats, slots: Slots, query: Floats) -> Doubles:
-    """Float64 distances of `query` to `vectors[slots]`; each depends on its two vectors alone."""
-    return pair_distances(vectors, slots[None, :], query[None, :]).reshape(-1)
+    return Scan(vectors, query).within(radius)
 
 
 def pair_distances(vectors: Floats, slots: Slots, queries: Floats) -> Doubles:
@@ -89,13 +125,6 @@ def pair_distances(vectors: Floats, slots: Slots, queries: Floats) -> Doubles:
     return out.reshape(n, m)
 
 
-def _nearest_direct(vectors: Floats, query: Floats, k: int) -> Found:
-    near = _direct(vectors, query)
-    slots = _at_most(near, np.float64(np.partition(near, k - 1)[k - 1]), query.size)
-    exact = distances(vectors, slots, query)
-    return _cut(exact, slots, float(np.partition(exact, k - 1)[k - 1]))
-
-
 def _nearest_batch(vectors: Floats, max_norm: float, queries: Floats, k: int) -> list[Found]:
     import faiss
 
@@ -112,7 +141,7 @@ def _nearest_batch(vectors: Floats, max_norm: float, queries: Floats, k: int) ->
         )
         proven = kept_its_bound & (slots >= 0).all(axis=1) & (beyond > kth**2 * _SLACK)
     return [
-        _cut(exact[row], slots[row], kth[row]) if proven[row] else _nearest_direct(vectors, queries[row], k)
+        _cut(exact[row], slots[row], kth[row]) if proven[row] else Scan(vectors, queries[row]).nearest(k)
         for row in range(len(queries))
     ]
 
@@ -127,17 +156,6 @@ def _direct(vectors: Floats, query: Floats) -> Floats:
         faiss.swig_ptr(out), faiss.swig_ptr(query), faiss.swig_ptr(vectors), query.size, len(vectors)
     )
     return out
-
-
-def _at_most(near: Floats, square: np.float64, dim: int) -> Slots:
-    """Every slot whose squared distance can be `square` or less, if `near` is the direct form's value.
-
-    Three times γ covers an error in `near` and one in `square`; what overflowed float32 can be any.
-    """
-    limit = square * (1 + 3 * _gamma(dim)) + _UNDERFLOW * dim
-    if limit >= np.finfo(np.float32).max:
-        return np.arange(len(near))
-    return np.flatnonzero(near <= limit)
 
 
 def _gamma(dim: int) -> float:

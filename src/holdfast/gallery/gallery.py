@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,8 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import check, database, items, writing
-from holdfast.gallery.exact import Doubles, Floats, Slots, nearest, within
+from holdfast.gallery import boxes as box_columns
+from holdfast.gallery import check, columns, database, items, kept, writing
+from holdfast.gallery.boxes import Boxes
+from holdfast.gallery.exact import Doubles, Floats, Scan, Slots, nearest
+from holdfast.gallery.kept import Kept
 from holdfast.gallery.ranking import Ranked, hits, rank
 from holdfast.gallery.store import Store, create_store, open_store, opened
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hits, Item
@@ -105,7 +108,34 @@ class Gallery:
     def vectors(self, ids: Sequence[str]) -> Floats:
         """The stored vectors of these ids, in that order, as a copy."""
         with self.snapshot():
-            return self._store.memory.vectors[self._slots(ids)]
+            return self.vectors_at(self._slots(ids))
+
+    def vectors_at(self, slots: Slots) -> Floats:
+        """The vectors in these slots, in that order, as a copy; slots are those of the same `snapshot`."""
+        with self.snapshot():
+            return self._store.memory.rows[slots]
+
+    def boxes_at(self, eps: float, slots: Slots) -> Boxes:
+        """The boxes for `eps` of the candidates in these slots; slots are those of the same `snapshot`."""
+        with self.snapshot():
+            parts = (
+                columns.gather(
+                    self._store.connection, self._store.declared(box_columns.kind(part, eps)), slots
+                )
+                for part in (box_columns.CENTRE, box_columns.RADIUS)
+            )
+            return Boxes(*parts)
+
+    @property
+    def max_norm(self) -> float:
+        """At least the norm of every vector."""
+        with self.snapshot():
+            return self._store.memory.max_norm
+
+    def reach(self, eps: float) -> Floats:
+        """For every slot, how far its candidate's vector can move within its box for `eps`, at most."""
+        with self.snapshot():
+            return self._store.rows(box_columns.kind(box_columns.REACH, eps))[:, 0]
 
     def items(self, slots: Slots) -> list[Item]:
         """The items in these slots, in that order; slots are those of the same `snapshot`."""
@@ -157,15 +187,28 @@ class Gallery:
             ranked = self._nearest(self._matrix(queries, "queries"), k)
         return ranked.distances, ranked.slots
 
-    def range_search(self, query: ArrayLike, radius: float, *, name: str = "0") -> Hits:
-        """Every candidate whose float64 distance to the query is at most `radius`; there may be none."""
+    def scan(self, query: ArrayLike) -> Scan:
+        """One query's distances to all candidates, to be asked several times inside the same `snapshot`."""
         rows = self._matrix(query, "a query")
         if len(rows) != 1:
             raise GalleryError(f"a range search takes one query, not {len(rows)}")
+        with self.snapshot():
+            return Scan(self._filled(), rows[0])
+
+    def hits_of(self, scan: Scan, k: int, *, name: str = "0") -> tuple[Hits, Slots]:
+        """What `search` says of a scanned query, and the slots of the hits; in the snapshot of the scan."""
+        with self.snapshot():
+            wanted = self._at_most_all(k)
+            ranked = rank([scan.nearest(wanted)], wanted, self._ids_at)
+            found = items.items_at(self._store.connection, ranked.slots[0].tolist())
+        return hits(name, ranked, 0, found), ranked.slots[0]
+
+    def range_search(self, query: ArrayLike, radius: float, *, name: str = "0") -> Hits:
+        """Every candidate whose float64 distance to the query is at most `radius`; there may be none."""
         if not radius >= 0:
             raise GalleryError(f"a radius is 0 or more, not {radius}")
         with self.snapshot():
-            found = within(self._filled(), rows[0], float(radius))
+            found = self.scan(query).within(float(radius))
             ranked = rank([found], len(found.slots), self._ids_at)
             return hits(name, ranked, 0, items.items_at(self._store.connection, found.slots.tolist()))
 
@@ -177,17 +220,58 @@ class Gallery:
         labels: Sequence[str | None] | None = None,
         paths: Sequence[str | None] | None = None,
         digests: Sequence[str | None] | None = None,
+        boxes: Mapping[float, Boxes] | None = None,
         replace: bool = False,
     ) -> None:
-        """Add candidates, all or none; an id that is there already is updated if `replace`, else refused."""
+        """Add candidates, all or none; an id that is there already is updated if `replace`, else refused.
+
+        `boxes` are those of the candidates by eps, for exactly the eps that the gallery has boxes for.
+        """
         new = writing.make_items(ids, labels, paths, digests)
         if not new:
             return
         rows = self._matrix(vectors, "vectors")
         if len(rows) != len(new):
             raise GalleryError(f"{len(new)} ids came with {len(rows)} vectors; give one for each")
+        content = {writing.VECTOR: rows, **box_columns.rows(boxes or {}, rows)}
         with self._store.write():
-            writing.add(self._store.connection, new, rows, replace=replace)
+            writing.add(self._store.connection, new, content, replace=replace)
+
+    def describe(self, changed: Sequence[Item]) -> None:
+        """Give items that are there another label, path and digest, all or none; vectors and boxes stay."""
+        with self._store.write():
+            writing.describe(self._store.connection, list(changed))
+
+    def add_boxes(self, eps: float, make: Callable[[list[Item], Floats], Boxes]) -> None:
+        """Give every candidate a box for `eps`, in one transaction; `make` gets some items and their vectors.
+
+        A gallery that has boxes for `eps` is left as it is. Other writers wait meanwhile.
+        """
+        if not 0 <= eps <= 1:
+            raise GalleryError(f"boxes are for an eps between 0 and 1 (the image domain), not {eps}")
+
+        def rows(some: list[Item], vectors: Floats) -> dict[str, Floats]:
+            return box_columns.rows({eps: make(some, vectors)}, vectors)
+
+        with self._store.write():
+            if eps not in box_columns.sizes(columns.declared(self._store.connection)):
+                new = box_columns.columns_for(eps, self._store.column.width)
+                writing.extend(self._store.connection, new, rows)
+
+    def certificates(self) -> list[Kept]:
+        """The kept certificates, by query."""
+        with self.snapshot():
+            return kept.read(self._store.connection)
+
+    def keep(self, certificates: Sequence[Kept]) -> None:
+        """Keep these certificates; one for the same query, threat and k is replaced."""
+        with self._store.write():
+            kept.write(self._store.connection, certificates)
+
+    def forget(self, queries: Sequence[str]) -> int:
+        """Drop the certificates of these queries, and say how many there were."""
+        with self._store.write():
+            return kept.forget(self._store.connection, queries)
 
     def remove(self, ids: Iterable[str]) -> int:
         """Remove those of `ids` that are there, all or none, and say how many there were."""
@@ -223,21 +307,24 @@ class Gallery:
         return items.ids_at(self._store.connection, slots)
 
     def _filled(self) -> Floats:
-        vectors = self._store.memory.vectors
+        vectors = self._store.memory.rows
         if not len(vectors):
             raise GalleryError(f"{self.path} is empty; add images with 'holdfast index' before searching")
         return vectors
 
     def _nearest(self, rows: Floats, k: int) -> Ranked:
+        vectors = self._filled()
+        wanted = self._at_most_all(k)
+        return rank(nearest(vectors, self._store.memory.max_norm, rows, wanted), wanted, self._ids_at)
+
+    def _at_most_all(self, k: int) -> int:
         try:
             wanted = operator.index(k)
         except TypeError as cause:
             raise GalleryError(f"k is a whole number, not {k!r}") from cause
         if wanted < 1:
             raise GalleryError(f"k is at least 1, not {k}")
-        vectors = self._filled()
-        wanted = min(wanted, len(vectors))
-        return rank(nearest(vectors, self._store.memory.max_norm, rows, wanted), wanted, self._ids_at)
+        return min(wanted, len(self._store.memory.rows))
 
 
 def verify_file(path: str | Path) -> list[str]:

@@ -17,8 +17,12 @@ from holdfast.data.decoding import content, workers
 from holdfast.data.sets import folder
 from holdfast.data.source import Source
 from holdfast.errors import DataError, GalleryError, ImageError
+from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.boxes import Boxes, named
 from holdfast.gallery.gallery import Gallery
+from holdfast.gallery.kept import Rechecked
 from holdfast.gallery.values import EmbedderInfo, Item
+from holdfast.gallery.writing import some
 from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
 from holdfast.spec import ImageSpec
@@ -37,6 +41,10 @@ class Indexed:
     unchanged: int = 0
     removed: int = 0
     skipped: list[Skipped] = field(default_factory=list)
+    boxes: tuple[float, ...] = ()
+    """For which eps every candidate now has a box."""
+    certificates: Rechecked = field(default_factory=Rechecked)
+    """What became of the certificates that the gallery keeps."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,13 @@ def embedder_info(embedder: AnyEmbedder, location: Path | None = None) -> Embedd
 
 
 def index_images(
-    embedder: AnyEmbedder, images: Path, gallery: Gallery, *, prefix: str = "", prune: bool = False
+    embedder: AnyEmbedder,
+    images: Path,
+    gallery: Gallery,
+    *,
+    prefix: str = "",
+    prune: bool = False,
+    boxes: float | None = None,
 ) -> Indexed:
     """Bring `gallery` up to date with the folder or tar `images`; each piece is committed as it is done.
 
@@ -63,8 +77,12 @@ def index_images(
     one. Images whose bytes have not changed are not embedded again, so a stopped run goes on where
     it was. An id that stands for another image that still exists elsewhere is refused. An image
     that can no longer be read leaves the gallery. With `prune`, so does every item whose file is gone.
+
+    New images get boxes for every eps that the gallery has boxes for. With `boxes` another eps is
+    added, for all images at once: each must still be readable and unchanged.
     """
     done = Indexed()
+    maker = _Maker(embedder, gallery.info.boxes, boxes)
     with open_source(images) as source:
         labels = _labels(source)
         if not labels:
@@ -75,6 +93,15 @@ def index_images(
             for name, label in labels.items()
         ]
         _check_ids(wanted, known)
+        here = {item.id for item in wanted}
+        others = [item for item in known.values() if item.id not in here]
+        gone = {item.id for item in others if not _exists(item.path, images)} if prune else set()
+        if boxes is not None and boxes not in maker.sizes:
+            # Said before anything is written.
+            _check_found(boxes, [i.id for i in others if i.id not in gone and _unchanged(i) is None])
+            if not known:
+                _add_boxes(maker, gallery, boxes, embedder.spec)
+                maker.sizes = gallery.info.boxes
         names = list(labels)
         with bar("indexing", len(names)) as advance, ThreadPoolExecutor(workers()) as pool:
             for first in range(0, len(names), PIECE):
@@ -84,15 +111,15 @@ def index_images(
                     names[part],
                     wanted[part],
                 )
-                _store(embedder, gallery, list(read), known, done)
+                _store(maker, gallery, list(read), known, done)
                 advance(len(names[part]), note=f"{len(done.skipped)} skipped" if done.skipped else "")
-    if prune:
-        here = {item.id for item in wanted}
-        gone = [item.id for item in known.values() if item.id not in here and not _exists(item.path, images)]
-        done.removed += gallery.remove(gone) if gone else 0
+    done.removed += gallery.remove(gone) if gone else 0
     if not len(gallery):
         reason = done.skipped[0].reason if done.skipped else "nothing there"
         raise DataError(f"none of the {len(names)} images in {images} could be read (first: {reason})")
+    if boxes is not None and boxes not in maker.sizes:
+        _add_boxes(maker, gallery, boxes, embedder.spec)
+    done.boxes = gallery.info.boxes
     return done
 
 
@@ -146,7 +173,7 @@ def _exists(path: str | None, source: Path | None) -> bool:
 def _read(source: Source, name: str, item: Item, old: Item | None, spec: ImageSpec) -> _Read:
     try:
         found = content(source, name)
-        item = Item(item.id, item.label, item.path, hashlib.blake2b(found, digest_size=16).hexdigest())
+        item = Item(item.id, item.label, item.path, _digest(found))
         if old is not None and old.digest == item.digest:
             return _Read(item)
         return _Read(item, decode(found, spec))
@@ -154,8 +181,55 @@ def _read(source: Source, name: str, item: Item, old: Item | None, spec: ImageSp
         return _Read(item, problem=str(cause))
 
 
+class _Maker:
+    """From pixels to what a gallery stores of them: vectors, and boxes for each of its sizes."""
+
+    def __init__(self, embedder: AnyEmbedder, sizes: Sequence[float], more: float | None) -> None:
+        self.sizes = sizes
+        self._embedder = embedder
+        self._bounder = Bounder(embedder) if sizes or more is not None else None
+
+    def vectors(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self._embedder.embed(pixels).numpy()
+
+    def boxes(self, pixels: NDArray[np.uint8], sizes: Sequence[float]) -> dict[float, Boxes]:
+        return {eps: self._bounder.boxes(pixels, eps) for eps in sizes if self._bounder is not None}
+
+
+def _add_boxes(maker: _Maker, gallery: Gallery, eps: float, spec: ImageSpec) -> None:
+    """Boxes for all images that a gallery holds already, from the files that it was made of."""
+
+    def make(items: list[Item], vectors: NDArray[np.float32]) -> Boxes:
+        found = [_unchanged(item) for item in items]
+        _check_found(eps, [item.id for item, content in zip(items, found, strict=True) if content is None])
+        advance(len(items))
+        pixels = np.stack([decode(content, spec) for content in found if content is not None])
+        return maker.boxes(pixels, [eps])[eps]
+
+    with bar("boxes", len(gallery)) as advance:
+        gallery.add_boxes(eps, make)
+
+
+def _check_found(eps: float, lost: Sequence[str]) -> None:
+    if lost:
+        raise GalleryError(
+            f"boxes for {named(eps)} need every image of the gallery; gone or changed since: {some(lost)}; "
+            "index their folder again, or remove them (--prune)"
+        )
+
+
+def _unchanged(item: Item) -> bytes | None:
+    """The bytes of a stored image, if they are still those that were embedded."""
+    found = stored_image(item.path)
+    return found if found is not None and _digest(found) == item.digest else None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
 def _store(
-    embedder: AnyEmbedder, gallery: Gallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
+    maker: _Maker, gallery: Gallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
 ) -> None:
     """Embed and commit one piece; only what has changed is written."""
     broken = [read.item.id for read in piece if read.problem is not None]
@@ -166,26 +240,24 @@ def _store(
     fresh = [read for read in piece if read.pixels is not None]
     if fresh:
         pixels = np.stack([read.pixels for read in fresh if read.pixels is not None])
-        _add(gallery, [read.item for read in fresh], embedder.embed(pixels).numpy())
+        items = [read.item for read in fresh]
+        gallery.add(
+            [item.id for item in items],
+            maker.vectors(pixels),
+            labels=[item.label for item in items],
+            paths=[item.path for item in items],
+            digests=[item.digest for item in items],
+            boxes=maker.boxes(pixels, maker.sizes),
+            replace=True,
+        )
     kept = [read.item for read in piece if read.pixels is None and read.problem is None]
     moved = [item for item in kept if item != known[item.id]]
     if moved:
-        _add(gallery, moved, gallery.vectors([item.id for item in moved]))
+        gallery.describe(moved)
     updated = sum(read.item.id in known for read in fresh) + len(moved)
     done.updated += updated
     done.added += len(fresh) + len(moved) - updated
     done.unchanged += len(kept) - len(moved)
-
-
-def _add(gallery: Gallery, items: Sequence[Item], vectors: NDArray[np.float32]) -> None:
-    gallery.add(
-        [item.id for item in items],
-        vectors,
-        labels=[item.label for item in items],
-        paths=[item.path for item in items],
-        digests=[item.digest for item in items],
-        replace=True,
-    )
 
 
 def _stored_path(source: Source, name: str) -> str:

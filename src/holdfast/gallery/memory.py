@@ -1,4 +1,4 @@
-"""The vectors of a gallery in one piece of memory, following the file."""
+"""A column of a gallery in one piece of memory, following the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.gallery.exact import Floats
 
 
 class Memory:
-    """A copy of the column of vectors that re-reads only the blocks changed since it last looked."""
+    """A copy of a float32 column that re-reads only the blocks changed since it last looked."""
 
     def __init__(self, column: Column) -> None:
         self._column = column
@@ -22,13 +22,13 @@ class Memory:
         self._generation = -1
 
     @property
-    def vectors(self) -> Floats:
-        """The vector of each slot, contiguous; valid until the next `follow`."""
+    def rows(self) -> Floats:
+        """The row of each slot, contiguous; valid until the next `follow`."""
         return self._rows[: self._count]
 
     @property
     def max_norm(self) -> float:
-        """At least the norm of each vector."""
+        """At least the norm of each row."""
         return float(self._norms[: self._column.blocks_for(self._count)].max(initial=0.0))
 
     def follow(self, connection: sqlite3.Connection, count: int, generation: int) -> None:
@@ -43,12 +43,14 @@ class Memory:
         for block in changed_since(connection, self._column, self._generation):
             start, stop = block.number * per_block, block.number * per_block + len(block.rows)
             if stop > count or start > filled or len(block.rows) < min(per_block, count - start):
-                raise DamageError(f"{count} items, but vectors for {start} to {stop}")
+                raise DamageError(
+                    f"{count} items, but column '{self._column.kind}' has rows {start} to {stop}"
+                )
             rows[start:stop] = block.rows
             norms[block.number] = block.max_norm
             filled = max(filled, stop)
         if filled < count:
-            raise DamageError(f"{count} items, but only {filled} vectors")
+            raise DamageError(f"{count} items, but column '{self._column.kind}' has only {filled} rows")
         self._rows, self._norms, self._count, self._generation = rows, norms, count, generation
 
     def _grown(self, count: int) -> tuple[Floats, np.ndarray[tuple[int], np.dtype[np.float64]]]:

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import columns, database
+from holdfast.gallery import boxes, columns, database
 from holdfast.gallery.database import DamageError
+from holdfast.gallery.exact import Floats
 from holdfast.gallery.memory import Memory
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo
 from holdfast.gallery.writing import VECTOR
@@ -35,6 +36,7 @@ class Store:
         self._uid, _, _ = self._state()
         self.column = self._vector_column()
         self.memory = Memory(self.column)
+        self._others: dict[str, Memory] = {}
 
     @contextmanager
     def read(self) -> Iterator[None]:
@@ -54,6 +56,21 @@ class Store:
             finally:
                 self._inside = False
                 self.connection.rollback()
+
+    def rows(self, kind: str) -> Floats:
+        """All rows of another column, held in memory from the first time on; inside a `read`."""
+        if kind not in self._others:
+            self._others[kind] = Memory(self.declared(kind))
+        _, count, generation = self._state()
+        self._others[kind].follow(self.connection, count, generation)
+        return self._others[kind].rows
+
+    def declared(self, kind: str) -> columns.Column:
+        """A column of the file; inside a `read`."""
+        column = columns.declared(self.connection).get(kind)
+        if column is None:
+            raise DamageError(f"its column '{kind}' is missing")
+        return column
 
     @contextmanager
     def write(self) -> Iterator[None]:
@@ -85,7 +102,8 @@ class Store:
                 embedder = EmbedderInfo(fingerprint, json.loads(card), location)
             except ValueError as cause:
                 raise DamageError("the embedder's card is not JSON") from cause
-            return GalleryInfo(self.path, uid, dim, count, embedder, created, generation)
+            sizes = boxes.sizes(columns.declared(self.connection))
+            return GalleryInfo(self.path, uid, dim, count, embedder, created, generation, sizes)
 
     def check_writable(self) -> None:
         """Refuse a write that could not be kept."""
@@ -208,10 +226,11 @@ def _lay_out(
     if _laid_out(connection):
         if not overwrite:
             raise GalleryError(f"{path} exists already; choose another path, or say that it is overwritten")
-        for table in ("meta", "items", "columns", "blocks"):
-            connection.execute(f"DROP TABLE {table}")
+        for table in ("meta", "items", "columns", "blocks", "certificates"):
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
     for statement in database.TABLES:
         connection.execute(statement)
+    database.upgrade(connection)
     connection.execute(
         "INSERT INTO meta (one, uid, dim, count, generation, fingerprint, card, location, created)"
         " VALUES (1, ?, ?, 0, 0, ?, ?, ?, ?)",

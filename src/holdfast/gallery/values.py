@@ -44,7 +44,7 @@ class Item:
 
 @dataclass(frozen=True)
 class GalleryInfo:
-    """What a gallery says of itself; `generation` grows by one with each committed write."""
+    """What a gallery says of itself; `generation` grows by one with each committed write of candidates."""
 
     path: Path
     uid: str
@@ -53,6 +53,8 @@ class GalleryInfo:
     embedder: EmbedderInfo
     created: str
     generation: int
+    boxes: tuple[float, ...] = ()
+    """For which eps (linf) it has boxes of what altered candidates can become; smallest first."""
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import columns, items
+from holdfast.gallery import boxes, columns, database, items
 from holdfast.gallery.exact import Floats
 from holdfast.gallery.values import Item
 
 VECTOR = "vector"
+
+PIECE = 256
+"""How many candidates are given a new column at a time."""
 
 _NAMED = 3
 
@@ -59,17 +62,25 @@ def make_items(
             _check_text(name, text)
     repeated = [name for name, times in Counter(ids).items() if times > 1]
     if repeated:
-        raise GalleryError(f"given more than once: {_some(repeated)}; ids are distinct")
+        raise GalleryError(f"given more than once: {some(repeated)}; ids are distinct")
     return [Item(*row) for row in zip(ids, *texts[1:], strict=True)]
 
 
-def add(connection: sqlite3.Connection, new: list[Item], vectors: Floats, *, replace: bool) -> None:
-    """Add items with their vectors; those already there are updated if `replace`, else all are refused."""
+def add(
+    connection: sqlite3.Connection, new: list[Item], rows: Mapping[str, columns.Rows], *, replace: bool
+) -> None:
+    """Add items with their rows of every column; those there are updated if `replace`, else all are refused."""
     count, generation = _next(connection)
-    column = columns.declared(connection)[VECTOR]
+    known = columns.declared(connection)
+    if known.keys() != rows.keys():
+        has, given = (boxes.named(*boxes.sizes(kinds)) or "none" for kinds in (known, rows))
+        raise GalleryError(
+            f"every candidate has the boxes that its gallery has: found boxes for {given}, not {has};"
+            " nothing was added"
+        )
     present = items.slots_of(connection, (item.id for item in new)) if count else {}
     if present and not replace:
-        raise GalleryError(f"already in the gallery: {_some(list(present))}; nothing was added")
+        raise GalleryError(f"already in the gallery: {some(list(present))}; nothing was added")
     fresh = [row for row, item in enumerate(new) if item.id not in present]
     slots = np.empty(len(new), dtype=np.int64)
     slots[fresh] = np.arange(count, count + len(fresh))
@@ -78,8 +89,40 @@ def add(connection: sqlite3.Connection, new: list[Item], vectors: Floats, *, rep
             slots[row] = present[item.id]
     items.update(connection, ((present[item.id], item) for item in new if item.id in present))
     items.insert(connection, count, (new[row] for row in fresh))
-    columns.scatter(connection, column, slots, vectors, generation)
+    for name, column in known.items():
+        columns.scatter(connection, column, slots, rows[name], generation)
     _settle(connection, count + len(fresh), generation)
+
+
+def describe(connection: sqlite3.Connection, changed: list[Item]) -> None:
+    """Give items that are there another label, path and digest; all or none."""
+    count, generation = _next(connection)
+    present = items.slots_of(connection, (item.id for item in changed))
+    missing = [item.id for item in changed if item.id not in present]
+    if missing:
+        raise GalleryError(f"not in the gallery: {some(missing)}; nothing was changed")
+    items.update(connection, ((present[item.id], item) for item in changed))
+    _settle(connection, count, generation)
+
+
+def extend(
+    connection: sqlite3.Connection,
+    new: Sequence[columns.Column],
+    make: Callable[[list[Item], Floats], Mapping[str, columns.Rows]],
+) -> None:
+    """Add columns; `make` gives their rows for some items with their vectors, a piece at a time."""
+    database.upgrade(connection)
+    count, generation = _next(connection)
+    vectors = columns.declared(connection)[VECTOR]
+    for column in new:
+        columns.declare(connection, column)
+    for first in range(0, count, PIECE):
+        slots = np.arange(first, min(first + PIECE, count))
+        found = items.items_at(connection, slots.tolist())
+        rows = make([found[slot] for slot in slots.tolist()], columns.gather(connection, vectors, slots))
+        for column in new:
+            columns.scatter(connection, column, slots, rows[column.kind], generation)
+    _settle(connection, count, generation)
 
 
 def remove(connection: sqlite3.Connection, ids: Iterable[str]) -> int:
@@ -123,6 +166,7 @@ def _check_text(name: str, text: object) -> None:
         raise GalleryError(f"{name} {text!r} is not valid Unicode; rename it") from cause
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """A few names, and how many more there are."""
     shown = ", ".join(f"'{name}'" for name in names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
