@@ -164,6 +164,8 @@ class Attack:
                 yield span, altered
 
     def _check(self, access: Access) -> None:
+        if "gallery" in self.objective.needs and not access.lists:
+            _ = self.objective.candidates  # an error if there are none
         if self.optimiser.needs_gradients and not access.gradients:
             ways = [
                 name
