@@ -134,6 +134,16 @@ def test_gtm_takes_the_nearest_other_class_of_a_sorted_gallery():
     assert wish.assess(clean).score.tolist() == [1.0, 0.0, 1.0]
 
 
+def test_a_class_of_one_has_nothing_to_break():
+    given = Given(
+        Candidates(torch.rand(3, 2), torch.tensor([0, 1, 1])), torch.tensor([0]), own=torch.tensor([0])
+    )
+    for name in ("ltm", "gtm"):
+        assert objective(name, given).bind(slice(0, 1), torch.rand(1, 2)).success(
+            torch.rand(1, 2)
+        ).tolist() == [False]
+
+
 def test_gtt_pushes_the_first_result_but_not_the_query_itself():
     vectors = torch.tensor([[0.0], [0.1], [0.3], [0.6], [1.0], [1.5]])
     given = Given(Candidates(vectors), own=torch.tensor([0]))

@@ -23,11 +23,14 @@ class MatchWish(Wish):
     """Candidates of other classes, B×N."""
 
     def ruled(self, distances: Tensor) -> tuple[Tensor, Tensor]:
-        """Score and success: whether the nearest candidate is of the image's class; ties say it is."""
+        """Score and success: whether the nearest candidate is of the image's class; ties say it is.
+
+        Where the class has no other candidate there is nothing to break: no success.
+        """
         match = distances.masked_fill(~self.same, torch.inf).amin(1)
         rival = distances.masked_fill(~self.other, torch.inf).amin(1)
         found = match <= rival
-        return found.to(distances.dtype), ~found
+        return found.to(distances.dtype), ~found & match.isfinite()
 
     def to(self, seen: Tensor, index: Tensor) -> Tensor:
         """The distance of each vector to one candidate, by its difference."""
