@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.attacks.access import Access, as_access
 from holdfast.attacks.ball import Ball
 from holdfast.attacks.eight_bit import to_bytes
-from holdfast.attacks.objectives.base import Assessment, Objective
+from holdfast.attacks.objectives.base import Objective
 from holdfast.attacks.optimisers import OPTIMISERS
 from holdfast.attacks.optimisers.base import Optimiser, Problem
 from holdfast.errors import ConfigError, DataError, ModelError
@@ -149,8 +149,7 @@ class Attack:
             bind = self.objective.bind_lists if access.lists else self.objective.bind
             wish = bind(rows, seen)
             first = None if start is None else start[rows]
-            state = wish.assess(seen)
-            return Problem(access, wish, ball, state, numbers[rows], seed, self.objective.nudge, first)
+            return Problem(access, wish, ball, seen, numbers[rows], seed, self.objective.nudge, first)
 
         optimiser = self.optimiser
         if optimiser.shared:
@@ -164,6 +163,8 @@ class Attack:
                 yield span, altered
 
     def _check(self, access: Access) -> None:
+        if "gallery" in self.objective.needs and not access.lists:
+            _ = self.objective.candidates  # an error if there are none
         if self.optimiser.needs_gradients and not access.gradients:
             ways = [
                 name
@@ -192,7 +193,7 @@ def _solve(problem: Problem, optimiser: Optimiser, eight_bit: bool) -> Altered:
         images = to_bytes(problem.ball, images).to(images) / 255
         state, queries = problem.finite(problem.wish.assess(problem.access.see(images))), queries + 1
     images = problem.ball.check(images)
-    before: Assessment = problem.clean
+    before = problem.clean()
     count = len(images)
     return Altered(
         images=images.cpu(),

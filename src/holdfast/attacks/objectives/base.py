@@ -79,7 +79,8 @@ class Given:
 
     `own` is the candidate that *is* the altered image, or -1: it never counts. `targets` are
     numbers (N or N×T): of candidates for objectives that alter queries, of `queries` for objectives
-    that alter candidates. `labels` are the altered images' classes.
+    that alter candidates. `labels` are the altered images' classes. An attacker who sees only lists of
+    hits has no candidates, but perhaps `candidate_labels`.
     """
 
     candidates: Candidates | None = None
@@ -87,6 +88,14 @@ class Given:
     targets: Tensor | None = None
     own: Tensor | None = None
     queries: Tensor | None = None
+    candidate_labels: Tensor | None = None
+
+    @property
+    def classes(self) -> Tensor | None:
+        """The candidates' labels, wherever they are known from."""
+        if self.candidate_labels is not None or self.candidates is None:
+            return self.candidate_labels
+        return self.candidates.labels
 
 
 class Objective(ABC):
@@ -107,15 +116,15 @@ class Objective(ABC):
 
     def __init__(self, given: Given) -> None:
         self.given = given
-        held = {
-            "gallery": given.candidates is not None,
-            "labels": given.labels is not None and (given.candidates is None or self._labelled()),
+        held: dict[Need, bool] = {
+            "gallery": True,  # only once vectors are seen: see `candidates`
+            "labels": given.labels is not None and given.classes is not None,
             "targets": given.targets is not None,
             "queries": given.queries is not None,
         }
         for need in self.needs:
             if not held[need]:
-                raise ConfigError(f"the attack {self.name} needs {_NEEDED[need]}")
+                raise self._lacks(need)
         rows = {len(t) for t in (given.labels, given.targets, given.own) if t is not None}
         if len(rows) > 1:
             raise DataError(f"labels, targets and own differ in number: {sorted(rows)}")
@@ -123,23 +132,23 @@ class Objective(ABC):
         """How many images it is made for; None: any number."""
         self._check_targets()
 
-    def _labelled(self) -> bool:
-        return self.given.candidates is not None and self.given.candidates.labels is not None
+    def _lacks(self, need: Need) -> ConfigError:
+        return ConfigError(f"the attack {self.name} needs {_NEEDED[need]}")
 
     def _check_targets(self) -> None:
         targets = self.given.targets
-        if "targets" not in self.needs or targets is None:
-            return
         pool = self.given.candidates if self.alters == "query" else self.given.queries
+        if "targets" not in self.needs or targets is None or pool is None:
+            return
         kind = "candidates" if self.alters == "query" else "queries"
-        size = len(pool) if pool is not None else 0
-        if targets.numel() and not (int(targets.min()) >= 0 and int(targets.max()) < size):
-            wrong = targets[(targets < 0) | (targets >= size)][0]
-            raise DataError(f"target {int(wrong)} is not one of the {size} {kind} (numbered from 0)")
+        wrong = targets[(targets < 0) | (targets >= len(pool))]
+        if len(wrong):
+            raise DataError(f"target {int(wrong[0])} is not one of the {len(pool)} {kind} (numbered from 0)")
 
     @property
     def candidates(self) -> Candidates:
-        assert self.given.candidates is not None
+        if self.given.candidates is None:
+            raise self._lacks("gallery")
         return self.given.candidates
 
     def targets(self, rows: slice) -> Tensor:

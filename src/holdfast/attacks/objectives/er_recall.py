@@ -30,10 +30,10 @@ class ErQuery(RaiseByQuery):
     needs = ("gallery", "labels")
 
     def __init__(self, given: Given, *, seed: int = 0, numbers: Sequence[int] | None = None, **options: Any):
-        labels, candidates = given.labels, given.candidates
-        if labels is not None and candidates is not None and candidates.labels is not None:
+        labels, classes = given.labels, given.classes
+        if labels is not None and classes is not None:
             numbers = range(len(labels)) if numbers is None else numbers
-            drawn = other_class(seed, numbers, labels, candidates.labels)
+            drawn = other_class(seed, numbers, labels, classes)
             given = dataclasses.replace(given, targets=drawn)
         super().__init__(given, **options)
 

@@ -31,7 +31,7 @@ class Translocation(Objective):
 
     def __init__(self, given: Given, *, k: int = 4) -> None:
         super().__init__(given)
-        if not 1 <= k < len(self.candidates):
+        if k < 1 or (given.candidates is not None and k >= len(given.candidates)):
             raise ConfigError(f"k lies between 1 and the number of candidates - 1, not {k}")
         self.k = k
 

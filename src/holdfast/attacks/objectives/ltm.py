@@ -23,11 +23,14 @@ class MatchWish(Wish):
     """Candidates of other classes, B×N."""
 
     def ruled(self, distances: Tensor) -> tuple[Tensor, Tensor]:
-        """Score and success: whether the nearest candidate is of the image's class; ties say it is."""
+        """Score and success: whether the nearest candidate is of the image's class; ties say it is.
+
+        Where the class has no other candidate there is nothing to break: no success.
+        """
         match = distances.masked_fill(~self.same, torch.inf).amin(1)
         rival = distances.masked_fill(~self.other, torch.inf).amin(1)
         found = match <= rival
-        return found.to(distances.dtype), ~found
+        return found.to(distances.dtype), ~found & match.isfinite()
 
     def to(self, seen: Tensor, index: Tensor) -> Tensor:
         """The distance of each vector to one candidate, by its difference."""
@@ -63,9 +66,10 @@ class Misrank(Objective):
     def matching(self, rows: slice, clean: Tensor) -> tuple[Candidates, Tensor, Tensor]:
         """The candidates, those of each image's class without itself, and those of other classes."""
         candidates = self.candidates.like(clean)
-        assert candidates.labels is not None
+        assert self.given.classes is not None
         assert self.given.labels is not None
-        same = self.given.labels[rows].to(clean.device)[:, None] == candidates.labels[None]
+        same = self.given.labels[rows][:, None] == self.given.classes[None]
+        same = same.to(clean.device)
         own = self.own(rows, clean)
         return candidates, without_own(same, own), without_own(~same, own)
 
@@ -73,8 +77,8 @@ class Misrank(Objective):
         return MisrankWish(*self.matching(rows, clean))
 
     def bind_lists(self, rows: slice, clean: Tensor) -> Wish:
-        assert self.candidates.labels is not None
+        assert self.given.classes is not None
         assert self.given.labels is not None
         labels = self.given.labels[rows].to(clean.device)
-        classes = (self.candidates.labels.to(clean.device),)
+        classes = (self.given.classes.to(clean.device),)
         return MatchingList(False, 1, labels, self.own(rows, clean), classes)

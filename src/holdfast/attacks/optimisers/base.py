@@ -27,13 +27,18 @@ class Problem:
     access: Access
     wish: Wish
     ball: Ball
-    clean: Assessment
+    seen: Tensor
+    """What the model shows of the clean images."""
     numbers: Sequence[int]
     """The images' numbers, by which random numbers are drawn."""
     seed: int
     nudge: bool = False
     start: Tensor | None = None
     """Where to start instead of the clean images (projected)."""
+
+    def clean(self) -> Assessment:
+        """How far the wishes are fulfilled by the clean images."""
+        return self.wish.assess(self.seen)
 
     def generators(self, *place: str | int) -> list[torch.Generator]:
         """A generator for each image, for one place of use."""

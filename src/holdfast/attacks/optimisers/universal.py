@@ -44,7 +44,7 @@ class Universal(Optimiser):
         start = zero
         if first.nudge:
             start = ball.random([generator(first.seed, "nudge", "universal")], NUDGE)
-        step = 2 * ball.eps if self.step is None else self.step
+        step = ball.eps / 2 if self.step is None else self.step
         found = descend(
             _MeanGradient(problems, first.wish.least),
             ball,
