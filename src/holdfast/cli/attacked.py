@@ -43,8 +43,8 @@ def run_attacks(
     """Run a suite or ER-Recall, print its table, and exit with 1 if it contradicts a certificate."""
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import KS
-    from holdfast.evaluate.er_recall import ErRecall, er_recall
-    from holdfast.evaluate.suite import attack_suite
+    from holdfast.evaluate.er_recall import SOURCES, ErRecall, er_recall
+    from holdfast.evaluate.suite import attack_suite, chosen_attacks
     from holdfast.evaluate.validity import cross_check
 
     threats = _threats(threat, attacks)
@@ -56,6 +56,8 @@ def run_attacks(
     done: AttackedSuite | ErRecall
     if attacks == "er-recall":
         asked, found = queries or 1000, candidates or 1000
+        altered = sum(asked if t.who == "query" else SOURCES * min(ca_queries, asked) for t in threats)
+        _note_cost(altered, chosen)
         place = out or home / "attacks" / _folder("er-recall", images, threats, chosen, asked, found, seed)
         done = er_recall(
             embedder,
@@ -71,6 +73,7 @@ def run_attacks(
         )
     else:
         name = attacks.replace(",", "_")
+        _note_cost((queries or len(images)) * len(chosen_attacks(attacks)), chosen)
         place = out or home / "attacks" / _folder(name, images, threats, chosen, queries, candidates, seed)
         done = attack_suite(
             embedder,
@@ -103,6 +106,16 @@ def run_attacks(
         print(f"rows: {done.folder / ROWS}")
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)
+
+
+def _note_cost(altered: int, settings: Settings) -> None:
+    """What is ahead, in what costs the time."""
+    each, what = settings.steps * settings.restarts, "gradients"
+    if settings.optimiser == "paper":
+        each = 100
+    elif settings.optimiser in ("nes", "spsa"):
+        each, what = settings.budget, "images shown to the model"
+    note(f"{altered:,} attacks of {each:,} {what} each: {altered * each:,} in all")
 
 
 def _threats(text: str, attacks: str) -> list[Threat]:

@@ -54,7 +54,7 @@ def suite_part(done: AttackedSuite, folder: Path) -> dict[str, Any]:
     drawn = f"{config['candidates']:,} candidates" if config["candidates"] else "all other images"
     return {
         "name": f"Attacked on {config['data']}",
-        "sentence": f"{scores.trials:,} trials of each attack against {drawn}, within "
+        "sentence": f"{scores.trials:,} trials of each attack against {drawn}, altering "
         f"{_size(Threat.parse(scores.threat))}, by {scores.optimiser}.",
         "columns": ["before", "after", *(f"{name} part" for name in estimates)],
         "lines": lines,
@@ -95,7 +95,9 @@ def _shared(rows: Rows, where: Path, folder: Path, findings: Any) -> dict[str, A
 
 
 def _size(threat: Threat) -> str:
-    return f"{'each pixel' if threat.norm == 'linf' else 'ℓ2 distance'} ≤ {threat.size}"
+    return (
+        f"each pixel by at most {threat.size}" if threat.norm == "linf" else f"by at most {threat.size} in ℓ2"
+    )
 
 
 def _beside(rows: Rows, line: Attacked, certificates: list[Rows]) -> dict[str, Any]:
