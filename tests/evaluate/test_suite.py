@@ -272,3 +272,34 @@ def test_bad_input_writes_nothing(plane, tmp_path):
     broken = wrap(nn.Flatten(), SPEC)
     broken.network = nn.Sequential(nn.Flatten(), nn.Threshold(0.9, torch.nan))
     assert not out.exists()
+
+
+def test_a_collapsed_embedder_gets_nothing_for_standing_still(tmp_path):
+    """All vectors alike: every tie counts against the search, whatever the attack did."""
+
+    class Same(nn.Module):
+        def forward(self, x):
+            return torch.ones(len(x), 3) + 0 * x.flatten(1).sum(1, keepdim=True)
+
+    names = "ca+,ca-,qa+,qa-,ltm,gtm,gtt"
+    done = attack_suite(
+        wrap(Same(), SPEC), points(), tmp_path / "s", THREAT, attacks=names, settings=Settings(steps=1)
+    )
+    reached = done.scores.reached
+    assert reached["CA+"] == reached["QA+"] == reached["LTM"] == reached["GTM"] == reached["GTT"] == 0
+    assert reached["CA-"] == reached["QA-"] == 100 * 24 / 25
+    assert done.scores.clean_recall == 0
+
+
+def test_queries_without_anything_to_find_are_in_no_recall(plane, tmp_path):
+    images = points()
+    labels = images.labels.copy()
+    labels[0] = 3
+    alone = dataclasses.replace(images, labels=labels, classes=("a", "b", "c", "d"))
+    done = attack_suite(plane, alone, tmp_path / "s", THREAT, attacks="es,gtm", settings=Settings(steps=2))
+    columns = done.rows.columns
+    mine = columns["image"] == "i0"
+    assert (columns["recall_before"][mine] == -1).all()
+    assert np.isnan(columns["after"][mine & (columns["attack"] == "gtm")]).all()
+    rest = (columns["attack"] == "gtm") & ~mine
+    assert done.scores.reached["GTM"] == pytest.approx(columns["after"][rest].mean())

@@ -131,6 +131,18 @@ def distances(ones: Tensor, others: Tensor) -> Tensor:
     return torch.cdist(ones.double(), others.double(), compute_mode="donot_use_mm_for_euclid_dist")
 
 
+def squared_distances(ones: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distances in float64 by one product, and for each row what its rounding can make of a tie."""
+    # Distances do not see a shift; without one, far from the origin their digits would cancel.
+    centre = others.double().mean(0)
+    one, other = ones.double() - centre, others.double() - centre
+    norms = other.square().sum(1)
+    out = one.square().sum(1, keepdim=True) + norms[None]
+    out.addmm_(one, other.T, alpha=-2)
+    reach = (one.norm(dim=1) + norms.max().sqrt()).square()
+    return out.clamp_(min=0), 4 * (one.shape[1] + 4) * 2.0**-53 * reach[:, None] + 1e-300
+
+
 def unit_shift(before: Tensor, after: Tensor) -> Tensor:
     """How far the direction of each vector moved: between 0 and 2."""
     one, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (before, after))

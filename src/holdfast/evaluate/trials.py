@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks import OBJECTIVES, Candidates, Given, near_targets, random_targets
-from holdfast.evaluate.attacked import Numbers, Scene, distances, unit_shift
+from holdfast.evaluate.attacked import Numbers, Scene, squared_distances, unit_shift
 
 ATTACKS = ("ca+", "ca-", "qa+", "qa-", "tma", "es", "ltm", "gtm", "gtt")
 """The attacks of ERS; embedding shift gives two of its ten numbers."""
@@ -55,7 +55,7 @@ def make_trials(scene: Scene, gallery: Candidates, attack: str, seed: int, span:
         targets = near_targets(seed, numbers, clean, gallery, own)
     given = Given(gallery, scene.query_labels[rows], targets, own)
     if targets is None and attack in ("gtm", "gtt"):
-        away = distances(clean, scene.candidates)
+        away, _ = squared_distances(clean, scene.candidates)
         away[_one_hot(own, len(gallery))] = torch.inf
         if attack == "gtm":
             same = scene.query_labels[rows, None] == scene.candidate_labels[None]
@@ -139,18 +139,17 @@ def _ahead(scene: Scene, trials: Trials, vectors: Tensor) -> tuple[Tensor, Tenso
     """How many candidates are ranked before the target of each trial, and how many can be, with itself."""
     assert trials.targets is not None
     targets, n = trials.targets, len(scene.candidates)
+    assert trials.given.own is not None
     if OBJECTIVES[trials.attack].alters == "query":
-        away = distances(vectors, scene.candidates)
+        away, tie = squared_distances(vectors, scene.candidates)
         at = away.gather(1, targets[:, None])
-        assert trials.given.own is not None
         absent = _one_hot(trials.given.own, n) | _one_hot(targets, n)
     else:
         asking = scene.queries[targets]
-        away = distances(asking, scene.candidates)
-        at = (vectors.double() - asking.double()).norm(dim=1, keepdim=True)
-        assert trials.given.own is not None
+        away, tie = squared_distances(asking, scene.candidates)
+        at = (vectors.double() - asking.double()).square().sum(1, keepdim=True)
         absent = _one_hot(trials.given.own, n) | _one_hot(scene.own[targets], n)
-    before = away < at if trials.attack.endswith("+") else away <= at
+    before = away < at - tie if trials.attack.endswith("+") else away <= at + tie
     return (before & ~absent).sum(1), (~absent).sum(1) + 1
 
 

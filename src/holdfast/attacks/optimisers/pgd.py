@@ -25,7 +25,7 @@ class ExactGradient:
         state = self._problem.wish.assess(self._problem.access.embed(images))
         self._problem.finite(state)
         (gradient,) = torch.autograd.grad(state.loss.sum(), images)
-        return state.detach(), gradient.nan_to_num_(0.0, 0.0, 0.0)
+        return state.detach(), gradient.nan_to_num(0.0, 0.0, 0.0)
 
     def value(self, images: Tensor) -> Assessment:
         return self._problem.finite(self._problem.wish.assess(self._problem.access.see(images)))
