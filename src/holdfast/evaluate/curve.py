@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import data
-from holdfast.certify import QueryAttack, largest_eps, nearest
-from holdfast.certify.ranking import Method
+from holdfast.certify import Method, QueryAttack, largest_eps, nearest
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
-from holdfast.evaluate.certify import KS, LISTED, _Model
+from holdfast.evaluate.certifier import Certifier
+from holdfast.evaluate.certify import KS, LISTED
 from holdfast.evaluate.pictures import save_pictures
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
 from holdfast.evaluate.run import ROWS, SUMMARY, header_of
@@ -117,7 +117,7 @@ def certified_curve(
                 f"{out} holds a certification of another model or setting; choose another --out"
             )
         return done
-    model = _Model(embedder, clip, rounding=True)
+    model = Certifier(embedder, clip=clip)
     if method == "elided" and model.split is None:
         raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
     with exclusive(out, "certification"):
@@ -173,7 +173,7 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
 
 
 def _attack(
-    model: _Model, method: Method, queries: Tensor, vectors: Tensor, which: Tensor, eps: Tensor
+    model: Certifier, method: Method, queries: Tensor, vectors: Tensor, which: Tensor, eps: Tensor
 ) -> QueryAttack:
     return model.query_attack(eps, method, queries[which], vectors)
 
