@@ -116,4 +116,4 @@ def _certified(
         if result.boxes is not None and result.boxes != wanted.eps:
             print(f"with the candidates' boxes for linf:{result.boxes:g}, which hold those of {wanted.size}")
     if keep:
-        print(f"{len(results)} certificates kept in {gallery.path}")
+        print(f"certificates kept in {gallery.path}: {len(results)}")
