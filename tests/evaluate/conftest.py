@@ -19,7 +19,13 @@ def trained(tmp_path_factory):
     config = parse(
         {
             "data": {"name": "fashion-mnist-mini", "validation": 0},
-            "defence": {"name": "certified-rank", "eps": 0.05, "ramp_start": 0.02, "ramp_end": 0.5},
+            "defence": {
+                "name": "certified-rank",
+                "eps": 0.05,
+                "ramp_start": 0.02,
+                "ramp_end": 0.5,
+                "clean": 0.0,
+            },
             "train": {"steps": 120, "batch": 160, "lr": 0.003, "clip": 10},
         }
     )
