@@ -82,6 +82,15 @@ def make(kind: str, seed: int) -> tuple[nn.Module, tuple[int, int, int]]:
             nn.Conv2d(2, 3, 3), Residual(3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5)
         ),
         "arithmetic": Arithmetic,
+        "uneven": lambda: nn.Sequential(
+            nn.Conv2d(2, 3, (1, 3), padding="same"),
+            nn.LeakyReLU(0.3),
+            nn.MaxPool2d(3, 2, ceil_mode=True),
+            nn.Conv2d(3, 3, 2),
+            nn.LeakyReLU(1.5),
+            nn.Flatten(),
+            nn.Linear(27, 4),
+        ),
     }
     net = nets[kind]()
     for module in net.modules():
@@ -93,4 +102,32 @@ def make(kind: str, seed: int) -> tuple[nn.Module, tuple[int, int, int]]:
     return net.eval(), shape
 
 
-KINDS = ("linear", "deep", "conv", "norm", "pool", "smooth", "residual", "arithmetic")
+KINDS = ("linear", "deep", "conv", "norm", "pool", "smooth", "residual", "arithmetic", "uneven")
+
+
+def attempts(
+    net: nn.Module,
+    images: torch.Tensor,
+    eps: float,
+    clip: bool,
+    seed: int,
+    towards: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
+    """Images of the box: random ones, corners, and the ends of gradient ascents and descents (along `towards`)."""
+    g = torch.Generator().manual_seed(seed)
+    low, high = (
+        (images - eps, images + eps) if not clip else ((images - eps).clamp(0), (images + eps).clamp(max=1))
+    )
+    tries = [low + (high - low) * torch.rand(images.shape, generator=g) for _ in range(4)]
+    tries += [torch.where(torch.rand(images.shape, generator=g) < 0.5, low, high) for _ in range(4)]
+    for sign in (1, -1):
+        x = images.clone().requires_grad_(True)
+        for _ in range(5):
+            out = net(x)
+            weights = torch.randn(out.shape[1], generator=g) if towards is None else towards
+            (gradient,) = torch.autograd.grad((out * weights).sum(), x)
+            x = torch.maximum(
+                torch.minimum(x.detach() + sign * eps * gradient.sign(), high), low
+            ).requires_grad_(True)
+        tries.append(x.detach())
+    return tries

@@ -8,33 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import KINDS, make
+from networks import KINDS, attempts, make
 from torch import nn
 
 from holdfast.bounds import Box, image_box, interval_bounds, trace
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.models import MODELS, build
 from holdfast.spec import ImageSpec
-
-
-def attempts(net: nn.Module, images: torch.Tensor, eps: float, clip: bool, seed: int) -> list[torch.Tensor]:
-    """Images of the box: random ones, corners, and the ends of gradient ascents and descents."""
-    g = torch.Generator().manual_seed(seed)
-    low, high = (
-        (images - eps, images + eps) if not clip else ((images - eps).clamp(0), (images + eps).clamp(max=1))
-    )
-    tries = [low + (high - low) * torch.rand(images.shape, generator=g) for _ in range(4)]
-    tries += [torch.where(torch.rand(images.shape, generator=g) < 0.5, low, high) for _ in range(4)]
-    for sign in (1, -1):
-        x = images.clone().requires_grad_(True)
-        for _ in range(5):
-            weights = torch.randn(net(x).shape[1], generator=g)
-            (gradient,) = torch.autograd.grad((net(x) * weights).sum(), x)
-            x = torch.maximum(
-                torch.minimum(x.detach() + sign * eps * gradient.sign(), high), low
-            ).requires_grad_(True)
-        tries.append(x.detach())
-    return tries
 
 
 @settings(max_examples=80, deadline=None)

@@ -186,6 +186,17 @@ def test_what_is_not_finite_is_unknown(bad):
     assert attack.unbeaten(~same & same).min() > 10**9, "nothing right to find is never certified"
 
 
+@pytest.mark.parametrize("method", ["paper", "interval"])
+def test_a_query_without_a_direction_proves_nothing(method):
+    """The zero vector has no direction: its box, however small, says nothing about normalised retrieval."""
+    vectors = torch.nn.functional.normalize(torch.randn(4, 3), dim=1)
+    attack = QueryAttack(Box(torch.zeros(1, 3), torch.zeros(1, 3)), vectors, method, unit_norm=True)
+    bounds = attack.ranks(torch.arange(4)[None])
+    assert bounds.best.tolist() == [[1] * 4]
+    assert bounds.worst.tolist() == [[4] * 4]
+    assert attack.unbeaten(torch.tensor([[True, False, False, False]])).tolist() == [3]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 99_999),

@@ -219,7 +219,7 @@ def test_candidate_boxes_and_kept_certificates(shop, tmp_path):
     query = next(pictures.rglob("*.png"))
     done = holdfast("search", gallery, query, "-k", 3, "--certify", "both:linf:1/255", "--keep")
     assert done.code == 0, done.err
-    assert "1 certificates kept" in done.out
+    assert f"certificates kept in {gallery}: 1" in done.out
     smaller = holdfast("search", gallery, query, "-k", 3, "--certify", "candidates:linf:0.001:m=2")
     assert "the candidates' boxes for linf:0.00392157, which hold those of 0.001" in smaller.out
     shutil.copy(query, pictures / "twin.png")

@@ -24,7 +24,7 @@ def trained(tmp_path_factory):
                 "eps": 0.05,
                 "ramp_start": 0.02,
                 "ramp_end": 0.5,
-                "clean": 0,
+                "clean": 0.0,
             },
             "train": {"steps": 120, "batch": 160, "lr": 0.003, "clip": 10},
         }

@@ -153,10 +153,10 @@ def test_page_shows_certified_numbers_and_the_weakest_proofs(certified):
     for name in ("weakest", "strongest"):
         part = body[body.index(f"The {name} proofs") :]
         largest = columns["eps_10"][shown[name][0]]
-        assert part.index(f"proved to ε {largest:.3f}") < part.index("</figure>")
+        assert part.index(f"proved to ε\N{NO-BREAK SPACE}{largest:.3f}") < part.index("</figure>")
     assert body.count("<figure") == sum(map(len, shown.values())) * 11
     assert body.count("data:image/") == body.count("<figure")
-    assert re.search(r"rank \d+–\d+<br>stays to ε 0\.\d{3}", body)
+    assert re.search(r"rank \d+–\d+<br>stays to ε\s0\.\d{3}", body)
     assert "the certificate is wrong" not in body
 
 

@@ -37,10 +37,32 @@ class Monotone(Operation):
         return Box(centre, radius)
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
-        box = self.interval(boxes, rounding=True)
+        box = self.interval(boxes, rounding=False)
         reached = (slope * box.centre - slope.abs() * box.radius).flatten(2).sum(2)
-        zero = slope.new_zeros(*slope.shape[:2], *boxes[0].centre.shape[1:])
-        return [zero], reached
+        return [slope.new_zeros(*slope.shape[:2], *boxes[0].centre.shape[1:])], reached
+
+
+class MaxPool(Monotone):
+    """A maximum over windows: at least the one with the largest lower bound, at most the box's upper end."""
+
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        box = boxes[0]
+        upper = self.function(box.upper)
+        _, winner = self.function(box.lower, return_indices=True)  # type: ignore[call-arg]
+        above, below = slope.clamp(max=0), slope.clamp(min=0)
+        plane = slope.new_zeros(*slope.shape[:3], box.centre[0, 0].numel())
+        back = plane.scatter_add(3, winner.flatten(2).expand_as(slope.flatten(3)), below.flatten(3))
+        return [back.view(*slope.shape[:2], *box.centre.shape[1:])], (above * upper).flatten(2).sum(2)
+
+
+@dataclass(frozen=True)
+class Leaky(Monotone):
+    """max(x, a·x) with 0 ≤ a ≤ 1."""
+
+    least: float
+
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        return _kinked(slope, boxes[0], self.least)
 
 
 class Relu(Operation):
@@ -52,14 +74,20 @@ class Relu(Operation):
         return Box(centre, radius)
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
-        """Above, the chord u(x − l)/(u − l); below, x or 0, whichever leaves the smaller area."""
-        lower, upper = boxes[0].lower, boxes[0].upper
-        crossing = (lower < 0) & (upper > 0)
-        chord = torch.where(crossing, upper / (upper - lower).clamp(min=1e-30), (lower >= 0).to(upper.dtype))
-        below = torch.where(crossing, (upper >= -lower).to(upper.dtype), chord)
-        negative = slope.clamp(max=0)
-        constant = -(negative * torch.where(crossing, chord * lower, 0.0)).flatten(2).sum(2)
-        return [slope.clamp(min=0) * below + negative * chord], constant
+        return _kinked(slope, boxes[0], 0.0)
+
+
+def _kinked(slope: Tensor, box: Box, least: float) -> tuple[list[Tensor], Tensor]:
+    """max(x, a·x) from behind: above, the chord k(x − l) + a·l; below, x or a·x, whichever leaves the smaller area."""
+    lower, upper = box.lower, box.upper
+    crossing = (lower < 0) & (upper > 0)
+    width = torch.where(crossing, upper - lower, 1.0)
+    straight = torch.where(lower >= 0, 1.0, least).to(upper.dtype)
+    chord = torch.where(crossing, (upper - least * lower) / width, straight)
+    below = torch.where(crossing, torch.where(upper >= -lower, 1.0, least).to(upper.dtype), straight)
+    lifted = torch.where(crossing, (least - chord) * lower, 0.0)
+    constant = (slope.clamp(max=0) * lifted).flatten(2).sum(2)
+    return [slope * torch.where(slope >= 0, below, chord)], constant
 
 
 class _ReluBox(torch.autograd.Function):

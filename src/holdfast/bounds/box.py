@@ -40,7 +40,7 @@ class Box:
 
 
 def normalised(box: Box) -> Box:
-    """A box that holds z / ‖z‖ for every z in the box; not finite where the box holds zero.
+    """A box that holds z / ‖z‖ for every z in the box; of infinite radius where the box holds zero.
 
     Coordinate by coordinate: the numerator in its interval, the norm between those of the nearest
     and the farthest point.
@@ -52,7 +52,8 @@ def normalised(box: Box) -> Box:
     upper, lower = upper.clamp(max=1), lower.clamp(min=-1)
     centre, radius = (upper + lower) / 2, (upper - lower) / 2
     unsure = ~(least > 0).expand_as(radius)
-    return Box(centre, torch.where(unsure, torch.inf, radius * (1 + 2.0**-20) + 2.0**-20))
+    radius = torch.where(unsure, torch.inf, radius * (1 + 2.0**-20) + 2.0**-20)
+    return Box(torch.where(unsure, 0.0, centre), radius)
 
 
 def image_box(images: Tensor, eps: float | Tensor, *, clip: bool = True, rounding: bool = False) -> Box:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from holdfast.bounds.activations import Monotone, Relu
+from holdfast.bounds.activations import Leaky, MaxPool, Monotone, Relu
 from holdfast.bounds.operations import (
     BatchNorm,
     Convolution,
@@ -215,10 +215,24 @@ def _global_average(layer: nn.AdaptiveAvgPool2d) -> Operation:
 def _leaky(layer: nn.LeakyReLU) -> Operation:
     if layer.negative_slope < 0:
         raise _unsupported("LeakyReLU with a negative slope below zero", "leaky")
-    return Monotone(layer, exact=False)
+    if layer.negative_slope > 1:
+        return Monotone(layer, exact=False)
+    return Leaky(layer, exact=False, least=layer.negative_slope)
 
 
-_EXACT = (nn.ReLU6, nn.Hardtanh, nn.MaxPool2d)
+def _max_pool(layer: nn.MaxPool2d) -> Operation:
+    return _max_pool_function([getattr(layer, name) for name in _MAX_POOL], {})
+
+
+def _max_pool_function(args: Any, kwargs: Any) -> Operation:
+    given = {**dict(zip(_MAX_POOL, args, strict=False)), **kwargs}
+    if given.pop("return_indices", False):
+        raise _unsupported("max pooling that returns indices", "a max pool")
+    return MaxPool(partial(F.max_pool2d, **given), exact=True)
+
+
+_MAX_POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+_EXACT = (nn.ReLU6, nn.Hardtanh)
 _SMOOTH = (
     nn.Sigmoid,
     nn.Tanh,
@@ -236,6 +250,7 @@ _LAYERS: dict[tuple[type[nn.Module], ...], Callable[[Any], Operation | None]] = 
     (nn.BatchNorm1d, nn.BatchNorm2d): _batch_norm,
     (nn.ReLU,): lambda layer: Relu(),
     _EXACT: lambda layer: Monotone(layer, exact=True),
+    (nn.MaxPool2d,): _max_pool,
     (nn.LeakyReLU,): _leaky,
     _SMOOTH: _smooth,
     (nn.AvgPool2d,): _average,
@@ -272,7 +287,7 @@ def _monotone(function: Callable[..., Tensor], exact: bool) -> Callable[[Any, An
 _FUNCTIONS: dict[frozenset[Any], Callable[[Any, Any], Operation]] = {
     frozenset({F.relu, torch.relu, "relu", "relu_"}): lambda args, kwargs: Relu(),
     frozenset({torch.flatten, "flatten"}): _flatten,
-    frozenset({F.max_pool2d, torch.max_pool2d}): _monotone(F.max_pool2d, True),
+    frozenset({F.max_pool2d, torch.max_pool2d}): _max_pool_function,
     frozenset({torch.tanh, F.tanh, "tanh"}): _monotone(torch.tanh, False),
     frozenset({torch.sigmoid, F.sigmoid, "sigmoid"}): _monotone(torch.sigmoid, False),
     frozenset({F.avg_pool2d}): lambda args, kwargs: Pooling(partial(_call, F.avg_pool2d, args, kwargs), None),

@@ -8,7 +8,8 @@ rounding cost no third pass; `_EXTRA` pays for the arithmetic of the box itself 
 activation that follows.
 
 `backward` takes a linear lower bound A·y + c at a layer's output to one at its inputs (CROWN, Zhang
-et al. 2018); A has the shape (specifications, images, *output).
+et al. 2018); A has the shape (specifications, images, *output). What float32 inference errs at the
+layer is what `rounding` adds to its box: `error`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from holdfast.bounds.threads import in_threads
 
 UNIT = 2.0**-24
 _EXTRA = 2.0**-20
+OWN = 2.0**-40
+"""The share of a number that float64 sums over a layer may err."""
 
 
 def allowance(terms: int, dtype: torch.dtype = torch.float32) -> float:
@@ -66,10 +69,22 @@ class Operation(ABC):
 
     @abstractmethod
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
-        """Slopes at the inputs, and what is added to the constant."""
+        """Slopes at the inputs, and what is added to the constant (specifications, images)."""
+
+    def error(self, boxes: Sequence[Box]) -> Tensor:
+        """How far float32 may take this step's output from the exact one, for inputs in `boxes` (float64).
+
+        It also pays for float64 arithmetic with slopes at this step.
+        """
+        held = self.interval(boxes, rounding=True)
+        return (
+            held.radius
+            - self.interval(boxes, rounding=False).radius
+            + OWN * (held.centre.abs() + held.radius)
+        )
 
 
-class _Affine(Operation):
+class Affine(Operation):
     """y = Wx + b; subclasses say what W, |W| and Wᵀ do."""
 
     terms: int
@@ -114,7 +129,7 @@ class _Affine(Operation):
         return [back.view(specs, images, *box.centre.shape[1:])], constant
 
 
-class Linear(_Affine):
+class Linear(Affine):
     """A fully connected layer."""
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -131,7 +146,7 @@ class Linear(_Affine):
         return slope @ self.weight.to(slope.dtype)
 
 
-class Convolution(_Affine):
+class Convolution(Affine):
     """A two-dimensional convolution with any stride, padding, dilation and groups."""
 
     def __init__(self, layer: nn.Conv2d) -> None:
@@ -156,6 +171,10 @@ class Convolution(_Affine):
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         layer = self.layer
+        if isinstance(layer.padding, str):
+            weight = self.weight.to(slope.dtype)
+            options = (None, layer.stride, layer.padding, layer.dilation, layer.groups)
+            return _transpose(lambda x: F.conv2d(x, weight, *options), slope, shape)
         back: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
             (len(slope), *shape[1:]),
             self.weight.to(slope.dtype),
@@ -168,7 +187,7 @@ class Convolution(_Affine):
         return back
 
 
-class Scale(_Affine):
+class Scale(Affine):
     """y = s·x + t, coordinate by coordinate: batch norm in eval mode, pixel normalisation, constants."""
 
     terms = 5  # (x − mean) · inverse · weight + bias, however it is grouped
@@ -192,7 +211,8 @@ class Scale(_Affine):
         return box
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
-        return slope * self.scale.to(slope.dtype)
+        """Where the layer repeats a coordinate, the slopes of its copies add up."""
+        return (slope * self.scale.to(slope.dtype)).sum_to_size(len(slope), *shape[1:])
 
 
 class BatchNorm(Scale):
@@ -226,7 +246,7 @@ class BatchNorm(Scale):
         return self._moved.abs() + own
 
 
-class Pooling(_Affine):
+class Pooling(Affine):
     """A linear map with weights ≥ 0 given as a function: average pooling, padding with zeros."""
 
     bias = None
@@ -245,11 +265,16 @@ class Pooling(_Affine):
         return self.function(x)
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
-        """The gradient of a linear map is its transpose."""
-        with torch.enable_grad():
-            at = torch.zeros((len(slope), *shape[1:]), dtype=slope.dtype, requires_grad=True)
-            (back,) = torch.autograd.grad(self.function(at), at, slope, create_graph=slope.requires_grad)
-        return back
+        return _transpose(self.function, slope, shape)
+
+
+def _transpose(function: Callable[[Tensor], Tensor], slope: Tensor, shape: torch.Size) -> Tensor:
+    """The transpose of a linear map given as a function: its gradient."""
+    differentiable = torch.is_grad_enabled()
+    with torch.enable_grad():
+        at = torch.zeros((len(slope), *shape[1:]), dtype=slope.dtype, requires_grad=True)
+        (back,) = torch.autograd.grad(function(at), at, slope, create_graph=differentiable)
+    return back
 
 
 @dataclass(frozen=True)

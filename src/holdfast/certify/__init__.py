@@ -1,21 +1,19 @@
 """What cannot happen: certificates for rankings."""
 
+from holdfast.certify.candidates import BothAttack, CandidateAttack, FewCandidatesAttack
+from holdfast.certify.crown import Backward
 from holdfast.certify.largest import largest_eps
-from holdfast.certify.ranking import (
-    BothAttack,
-    CandidateAttack,
-    FewCandidatesAttack,
-    LastLayer,
-    QueryAttack,
-    nearest,
-)
+from holdfast.certify.pairwise import Method
+from holdfast.certify.ranking import LastLayer, QueryAttack, nearest
 from holdfast.certify.values import RankBounds, Verdict
 
 __all__ = [
+    "Backward",
     "BothAttack",
     "CandidateAttack",
     "FewCandidatesAttack",
     "LastLayer",
+    "Method",
     "QueryAttack",
     "RankBounds",
     "Verdict",

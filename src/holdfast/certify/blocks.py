@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.bounds import Box
 from holdfast.bounds.threads import in_threads
-from holdfast.certify.ranking import FewCandidatesAttack
+from holdfast.certify.candidates import FewCandidatesAttack
 from holdfast.certify.values import RankBounds
 
 BLOCK = 8192
@@ -54,7 +54,7 @@ def query_ranks(
     each pair pays for the norms of its own two; the distance bounds, which it tries first, certify
     nothing beyond that slack.
     """
-    from holdfast.bounds.kernels import count_sure_of_one
+    from holdfast.certify.kernels import count_sure_of_one
 
     centre, radius = (t[0].double().contiguous().numpy() for t in (box.centre, box.radius))
     if not (np.isfinite(centre).all() and np.isfinite(radius).all()):

@@ -35,9 +35,10 @@ def certify(
     ] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     method: Annotated[
-        Literal["paper", "interval", "elided"],
+        Literal["paper", "interval", "elided", "crown"],
         typer.Option(
-            help="paper: Eq. 17, 18; interval: exact over the box; elided: also before the last layer."
+            help="paper: Eq. 17, 18; interval: exact over the box; elided: also before the last layer; "
+            "crown: also backward through the network, for pairs still open."
         ),
     ] = "interval",
     clip: Annotated[bool, typer.Option(help="Keep altered images inside [0, 1]; the paper does not.")] = True,

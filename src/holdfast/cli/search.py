@@ -74,7 +74,7 @@ def search(
     for entry in proved:
         print_proved(entry)
     if keep:
-        print(f"{len(proved)} certificates kept in {gallery}")
+        print(f"certificates kept in {gallery}: {len(proved)}")
     for result in results:
         rows = [[str(hit.rank), hit.id, hit.label or "", f"{hit.distance:.4f}"] for hit in result.hits]
         columns = ["#", "id", "label", "distance"]

@@ -13,20 +13,10 @@ import torch
 from torch import Tensor
 
 from holdfast import data
-from holdfast.bounds import Box, Graph, image_box, interval_bounds, normalised, trace
-from holdfast.bounds.operations import allowance
-from holdfast.certify import (
-    BothAttack,
-    CandidateAttack,
-    FewCandidatesAttack,
-    LastLayer,
-    QueryAttack,
-    RankBounds,
-    nearest,
-)
-from holdfast.certify.ranking import Method
+from holdfast.certify import Method, RankBounds, nearest
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
+from holdfast.evaluate.certifier import Certifier
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
 from holdfast.evaluate.run import ROWS, SUMMARY
 from holdfast.files import atomic_write, exclusive
@@ -125,8 +115,8 @@ def certify(
         "versions": versions(),
         "commit": commit(),
     }
-    model = _Model(embedder, clip, rounding)
-    if method == "elided" and model.split is None:
+    certifier = Certifier(embedder, clip=clip, rounding=rounding)
+    if method == "elided" and certifier.split is None:
         raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
     with exclusive(out, "certification"):
         writer = RowWriter(out / ROWS, header, _columns(ks))
@@ -137,7 +127,7 @@ def certify(
             for threat, part in _blocks(threats, queries, writer.done):
                 asking = to_unit(images.batch(asked[part]))
                 same = torch.from_numpy(labels[asked[part]])[:, None] == relevant[None]
-                attack = model.attack(threat, method, asking, pool, vectors)
+                attack = certifier.attack(threat, asking, pool, vectors, method=method, ks=ks)
                 rows = _rows(attack, embedder.embed(asking).double(), vectors, same, ks, listed)
                 for i, row in enumerate(rows):
                     number = int(asked[part][i])
@@ -155,78 +145,6 @@ def read_certification(folder: Path) -> Certification:
     """A finished certification from its folder."""
     rows = read_rows(folder / ROWS)
     return Certification(folder, rows, _table(rows))
-
-
-class _Model:
-    """An embedder's boxes; those of the candidates are computed once for each eps."""
-
-    def __init__(self, embedder: Embedder, clip: bool, rounding: bool) -> None:
-        embedder.eval()
-        self._embedder, self._clip, self._rounding = embedder, clip, rounding
-        self._graph: Graph = trace(embedder)
-        self.split = self._graph.without_last()
-        self._candidates: tuple[float, Box] | None = None
-
-    def box(self, images: Tensor, eps: float | Tensor, graph: Graph | None = None) -> Box:
-        """The box of the unnormalised features, or of what another part of the network gives.
-
-        `eps` is one number, or one for each image.
-        """
-        parts = []
-        with torch.no_grad():
-            for start in range(0, len(images), 200):
-                # In float64 the bounds pay for the rounding of inference alone, not for their own.
-                part = images[start : start + 200].double()
-                size = eps[start : start + 200] if isinstance(eps, Tensor) else eps
-                box = image_box(part, size, clip=self._clip, rounding=self._rounding)
-                parts.append(interval_bounds(graph or self._graph, box, rounding=self._rounding))
-        return Box(torch.cat([p.centre for p in parts]), torch.cat([p.radius for p in parts]))
-
-    def last(self, images: Tensor, eps: float | Tensor) -> LastLayer:
-        """The last layer with the box before it."""
-        assert self.split is not None
-        body, layer = self.split
-        hidden = self.box(images, eps, body)
-        weight = layer.weight.detach().double()
-        size = (hidden.centre.abs() + hidden.radius) @ weight.abs().T
-        bias = None if layer.bias is None else layer.bias.detach().double()
-        error = allowance(layer.terms, torch.float64) * (size if bias is None else size + bias.abs())
-        return LastLayer(hidden, weight, bias, error if self._rounding else torch.zeros_like(error))
-
-    def unit_box(self, images: Tensor, eps: float) -> Box:
-        """The box of the embeddings, through the normalisation if there is one."""
-        box = self.box(images, eps)
-        return normalised(box) if self._embedder.unit_norm else box
-
-    def candidates(self, images: Tensor, eps: float) -> Box:
-        if self._candidates is None or self._candidates[0] != eps:
-            self._candidates = (eps, self.unit_box(images, eps))
-        return self._candidates[1]
-
-    def query_attack(
-        self, eps: float | Tensor, method: Method, queries: Tensor, vectors: Tensor
-    ) -> QueryAttack:
-        """What altering each query within its eps can do to the rankings of fixed candidates."""
-        last = self.last(queries, eps) if method == "elided" else None
-        return QueryAttack(
-            self.box(queries, eps), vectors, method, unit_norm=self._embedder.unit_norm, last=last
-        )
-
-    def attack(
-        self, threat: Threat, method: Method, queries: Tensor, candidates: Tensor, vectors: Tensor
-    ) -> QueryAttack | CandidateAttack | FewCandidatesAttack | BothAttack:
-        """What `threat` can do to the rankings of `candidates` for `queries`."""
-        eps = threat.eps
-        assert eps is not None
-        if threat.who == "query":
-            return self.query_attack(eps, method, queries, vectors)
-        boxes = self.candidates(candidates, eps)
-        if threat.who == "both":
-            return BothAttack(self.unit_box(queries, eps), boxes)
-        fixed = self._embedder.embed(queries).double()
-        if threat.most is not None:
-            return FewCandidatesAttack(boxes, vectors, fixed, threat.most)
-        return CandidateAttack(boxes, fixed)
 
 
 def _check(threats: Sequence[Threat], ks: Sequence[int], candidates: int) -> None:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import data
-from holdfast.certify import QueryAttack, largest_eps, nearest
-from holdfast.certify.ranking import Method
+from holdfast.certify import Method, QueryAttack, RankBounds, largest_eps, nearest
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
-from holdfast.evaluate.certify import KS, LISTED, _Model
+from holdfast.evaluate.certifier import Certifier
+from holdfast.evaluate.certify import KS, LISTED
 from holdfast.evaluate.pictures import save_pictures
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
 from holdfast.evaluate.run import ROWS, SUMMARY, header_of
@@ -117,7 +117,7 @@ def certified_curve(
                 f"{out} holds a certification of another model or setting; choose another --out"
             )
         return done
-    model = _Model(embedder, clip, rounding=True)
+    model = Certifier(embedder, clip=clip)
     if method == "elided" and model.split is None:
         raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
     with exclusive(out, "certification"):
@@ -173,7 +173,7 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
 
 
 def _attack(
-    model: _Model, method: Method, queries: Tensor, vectors: Tensor, which: Tensor, eps: Tensor
+    model: Certifier, method: Method, queries: Tensor, vectors: Tensor, which: Tensor, eps: Tensor
 ) -> QueryAttack:
     return model.query_attack(eps, method, queries[which], vectors)
 
@@ -185,16 +185,20 @@ def _rows(
     hits, right = nearer[:, :LISTED], same.gather(1, nearer)
     count, listed = hits.shape
 
-    def claims(which: Tensor, eps: Tensor) -> Tensor:
+    def judge(which: Tensor, eps: Tensor) -> tuple[Tensor, RankBounds]:
         """A certified hit at each K, as `certify` counts it among the listed hits; then each hit's stay."""
         made = attack(which, eps)
         bounds, ahead = made.ranks(hits[which]), made.unbeaten(same[which])
         held = [(ahead < k) | (bounds.stays_within(k) & right[which, :listed])[:, :k].any(1) for k in ks]
-        return torch.cat([torch.stack(held, 1), bounds.stays_within(listed)], 1)
+        return torch.cat([torch.stack(held, 1), bounds.stays_within(listed)], 1), bounds
 
-    largest = _largest(claims, count, len(ks) + listed)
-    everyone = torch.arange(count)
-    spans = [attack(everyone, torch.full((count,), eps)).ranks(hits) for eps in GRID]
+    largest = _largest(lambda which, eps: judge(which, eps)[0], count, len(ks) + listed)
+    spans = []
+    for eps in GRID:
+        held, bounds = judge(torch.arange(count), torch.full((count,), eps, dtype=torch.float64))
+        # Bisection may have stopped just short of an eps that the table names.
+        largest = torch.where(held, largest.clamp(min=eps), largest)
+        spans.append(bounds)
     return [
         {f"recall_{k}": int(right[i, :k].any()) for k in ks}
         | {f"eps_{k}": float(largest[i, column]) for column, k in enumerate(ks)}
@@ -218,7 +222,7 @@ def _largest(claims: Callable[[Tensor, Tensor], Tensor], queries: int, each: int
         pairs, place = torch.unique(asked, dim=0, return_inverse=True)
         return claims(pairs[:, 0].long(), pairs[:, 1])[place, claim]
 
-    return largest_eps(certified, queries * each, steps=STEPS).view(queries, each)
+    return largest_eps(certified, queries * each, steps=STEPS).double().view(queries, each)
 
 
 def _table(rows: Rows) -> tuple[Reach, ...]:

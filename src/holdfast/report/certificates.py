@@ -131,4 +131,4 @@ def _sheet(rows: Rows, pictures: dict[str, bytes], k: int, at: int) -> list[dict
 
 
 def _eps(value: float) -> str:
-    return "no ε" if value < 0 else f"ε {value:.3f}"
+    return "no ε" if value < 0 else f"ε\N{NO-BREAK SPACE}{value:.3f}"

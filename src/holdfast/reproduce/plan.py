@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from holdfast.certify import Method
 from holdfast.errors import ConfigError
 from holdfast.threat import parse_eps
 from holdfast.training import merge, read_toml
 from holdfast.training.config import explain
 from holdfast.training.defences import defence_class
-
-Method = Literal["paper", "interval", "elided"]
 
 
 class _Table(BaseModel):
