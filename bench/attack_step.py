@@ -59,7 +59,8 @@ def main() -> None:
         def ours() -> None:
             attack.run(embedder, images, batch_size=BATCH)  # noqa: B023
 
-        ours(), bare()
+        ours()
+        bare()
         pairs = [(used(ours), used(bare)) for _ in range(PAIRS)]
         ratio = statistics.median(mine / theirs for mine, theirs in pairs)
         worst = max(worst, ratio)
