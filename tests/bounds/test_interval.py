@@ -172,6 +172,7 @@ def test_what_looks_like_a_known_layer_and_is_not_is_refused():
         "given by name": Named(),
         "forward hook": hooked,
         "running statistics": nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False)),
+        "AvgPool2d with a negative divisor": nn.Sequential(nn.AvgPool2d(2, divisor_override=-4)),
         "ELU that is not increasing": nn.Sequential(nn.ELU(alpha=-1.0)),
     }
     for reason, net in refused.items():

@@ -202,6 +202,8 @@ def _smooth(layer: nn.Module) -> Operation:
 
 
 def _average(layer: nn.AvgPool2d) -> Operation:
+    if layer.divisor_override is not None and layer.divisor_override < 0:
+        raise _unsupported("AvgPool2d with a negative divisor", "a pooling")
     size = (
         layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size, layer.kernel_size)
     )
@@ -284,13 +286,20 @@ def _monotone(function: Callable[..., Tensor], exact: bool) -> Callable[[Any, An
     return lambda args, kwargs: Monotone(partial(_call, function, args, kwargs), exact)
 
 
+def _average_function(args: Any, kwargs: Any) -> Operation:
+    divisor = kwargs.get("divisor_override", args[5] if len(args) > 5 else None)
+    if divisor is not None and divisor < 0:
+        raise _unsupported("avg_pool2d with a negative divisor", "a pooling")
+    return Pooling(partial(_call, F.avg_pool2d, args, kwargs), None)
+
+
 _FUNCTIONS: dict[frozenset[Any], Callable[[Any, Any], Operation]] = {
     frozenset({F.relu, torch.relu, "relu", "relu_"}): lambda args, kwargs: Relu(),
     frozenset({torch.flatten, "flatten"}): _flatten,
     frozenset({F.max_pool2d, torch.max_pool2d}): _max_pool_function,
     frozenset({torch.tanh, F.tanh, "tanh"}): _monotone(torch.tanh, False),
     frozenset({torch.sigmoid, F.sigmoid, "sigmoid"}): _monotone(torch.sigmoid, False),
-    frozenset({F.avg_pool2d}): lambda args, kwargs: Pooling(partial(_call, F.avg_pool2d, args, kwargs), None),
+    frozenset({F.avg_pool2d}): _average_function,
     frozenset({F.adaptive_avg_pool2d}): lambda args, kwargs: Pooling(
         partial(_call, F.adaptive_avg_pool2d, args, kwargs), None
     ),
