@@ -95,9 +95,8 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(path: Path, small_blocks:
         assert verify_file(path) == []
         now = content(path)
         assert now in possible
-    assert (
-        writes > 5
-    )  # A busy machine writes little in these moments; most kills must still hit a writer at work.
+    # A busy machine writes little in these moments.
+    assert writes > 5
 
 
 def test_a_creation_killed_at_any_moment_can_be_made_again(path: Path) -> None:
