@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from networks import KINDS, attempts, make
 from torch import nn
 
-from holdfast.bounds import Box, image_box, interval_bounds, trace
+from holdfast.bounds import Box, image_box, interval_bounds, normalised, trace
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.models import MODELS, build
 from holdfast.spec import ImageSpec
@@ -197,3 +198,14 @@ def test_boxes_outside_the_domain_are_refused():
         image_box(torch.full((1, 1, 2, 2), 1.2), 0.1)
     with pytest.raises(DataError, match=r"\[0, 1\]"):
         image_box(torch.full((1, 1, 2, 2), torch.nan), 0.1)
+
+
+def test_normalised_boxes_hold_vectors_whose_norm_was_summed_one_by_one():
+    """The worst order of a float32 sum: each small square is lost against the first one."""
+    z = np.full(2**16, 2.0**-12.5, dtype=np.float32)
+    z[0] = 1
+    norm = np.sqrt(np.add.accumulate(z * z)[-1])
+    assert norm < np.linalg.norm(z.astype(np.float64)) * (1 - 2.0**-11)
+    point = torch.from_numpy(z / norm).double()
+    held = normalised(Box(torch.from_numpy(z).double()[None], torch.zeros(1, 2**16, dtype=torch.float64)))
+    assert ((point - held.centre[0]).abs() <= held.radius[0]).all()

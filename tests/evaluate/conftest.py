@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
 from holdfast import data
+from holdfast.evaluate.rows import RowWriter
 from holdfast.training import parse, train
 
 
@@ -30,3 +33,26 @@ def trained(tmp_path_factory):
         }
     )
     return train(config, tmp_path_factory.mktemp("run") / "run", say=lambda line: None).embedder
+
+
+@pytest.fixture
+def killed_at(monkeypatch):
+    """A context in which the process is interrupted as it would write the block of rows of that number."""
+
+    @contextmanager
+    def at(number):
+        append, calls = RowWriter.append, 0
+
+        def dies(self, rows):
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                raise KeyboardInterrupt
+            append(self, rows)
+
+        monkeypatch.setattr(RowWriter, "append", dies)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+        monkeypatch.setattr(RowWriter, "append", append)
+
+    return at

@@ -101,22 +101,11 @@ def test_no_query_attack_breaks_a_certificate(trained, photos, tmp_path, method)
     assert checked > 50
 
 
-def test_rows_resume_to_the_same_bytes(trained, photos, done, tmp_path, monkeypatch):
-    append, calls = module.RowWriter.append, 0
+def test_rows_resume_to_the_same_bytes(trained, photos, done, tmp_path, monkeypatch, killed_at):
     monkeypatch.setattr(module, "BLOCK", 25)
-
-    def dies(self, rows):
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        append(self, rows)
-
     settings = {"queries": 60, "candidates": 300, "ks": (1, 5, 20)}
-    monkeypatch.setattr(module.RowWriter, "append", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_at(3):
         certify(trained, photos, tmp_path, THREATS, **settings)
-    monkeypatch.setattr(module.RowWriter, "append", append)
     again = certify(trained, photos, tmp_path, THREATS, **settings)
     for name, column in done.rows.columns.items():
         assert column.tolist() == again.rows.columns[name].tolist(), name

@@ -83,21 +83,10 @@ def test_no_attack_at_the_largest_eps_removes_the_right_hits(trained, photos, do
             assert same.gather(1, order[:, :k]).any(1)[sure].all()
 
 
-def test_stopped_and_resumed_it_is_the_same(trained, photos, done, tmp_path, monkeypatch):
-    append, calls = module.RowWriter.append, 0
-
-    def dies(self, rows):
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise KeyboardInterrupt
-        append(self, rows)
-
+def test_stopped_and_resumed_it_is_the_same(trained, photos, done, tmp_path, monkeypatch, killed_at):
     monkeypatch.setattr(module, "BLOCK", 10)
-    monkeypatch.setattr(module.RowWriter, "append", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_at(2):
         certified_curve(trained, photos, tmp_path, **SETTINGS)
-    monkeypatch.setattr(module.RowWriter, "append", append)
     again = certified_curve(trained, photos, tmp_path, **SETTINGS)
     for name, column in done.rows.columns.items():
         assert column.tolist() == again.rows.columns[name].tolist(), name

@@ -93,24 +93,13 @@ def test_the_papers_optimiser_is_that_of_section_5():
     )
 
 
-def test_a_killed_evaluation_goes_on_with_the_same_rows(plane, tmp_path, monkeypatch):
+def test_a_killed_evaluation_goes_on_with_the_same_rows(plane, tmp_path, monkeypatch, killed_at):
     monkeypatch.setattr(module, "QUERY_BLOCK", 5)
     monkeypatch.setattr(module, "CANDIDATE_BLOCK", 2)
     quick = Settings(steps=3)
     straight = run(plane, tmp_path / "straight", 0.1, settings=quick)
-    append, calls = module.RowWriter.append, 0
-
-    def dies(self, rows):
-        nonlocal calls
-        calls += 1
-        if calls == 5:
-            raise KeyboardInterrupt
-        append(self, rows)
-
-    monkeypatch.setattr(module.RowWriter, "append", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_at(5):
         run(plane, tmp_path / "killed", 0.1, settings=quick)
-    monkeypatch.setattr(module.RowWriter, "append", append)
     again = run(plane, tmp_path / "killed", 0.1, settings=quick)
     for name in ("rows.csv.gz", "pictures.zip"):
         assert (straight.folder / name).read_bytes() == (again.folder / name).read_bytes()

@@ -13,6 +13,7 @@ from holdfast import data
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluate import evaluate, load_pictures, read_evaluation, sheet, worst_queries
+from holdfast.evaluate import folder as folder_module
 from holdfast.evaluate import run as run_module
 from holdfast.models import wrap
 from holdfast.spec import ImageSpec
@@ -89,21 +90,10 @@ def test_drawn_queries_and_candidates_are_disjoint(tmp_path, embedder):
     assert (tmp_path / "rows.csv.gz").read_bytes() == (again.folder / "rows.csv.gz").read_bytes()
 
 
-def test_stopped_evaluation_resumes_to_the_same_rows(tmp_path, embedder, monkeypatch):
+def test_stopped_evaluation_resumes_to_the_same_rows(tmp_path, embedder, monkeypatch, killed_at):
     whole = evaluate(embedder, many(), tmp_path / "whole")
-    append, calls = run_module.RowWriter.append, 0
-
-    def dies(self, rows):
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise KeyboardInterrupt
-        append(self, rows)
-
-    monkeypatch.setattr(run_module.RowWriter, "append", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_at(2):
         evaluate(embedder, many(), tmp_path / "stopped")
-    monkeypatch.setattr(run_module.RowWriter, "append", append)
     embedded = []
     monkeypatch.setattr(type(embedder), "embed", lambda self, images: embedded.append(1))
     resumed = evaluate(embedder, many(), tmp_path / "stopped")
@@ -129,12 +119,12 @@ def test_embeddings_cut_in_the_middle_are_completed(tmp_path, embedder, monkeypa
     assert (tmp_path / "cut" / "rows.csv.gz").read_bytes() == (whole.folder / "rows.csv.gz").read_bytes()
 
 
-@pytest.mark.parametrize("step", ["save_pictures", "atomic_write"])
+@pytest.mark.parametrize("step", [(run_module, "save_pictures"), (folder_module, "atomic_write")])
 def test_a_kill_before_the_end_leaves_an_evaluation_that_completes(tmp_path, embedder, monkeypatch, step):
     def dies(*rest):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_module, step, dies)
+    monkeypatch.setattr(*step, dies)
     with pytest.raises(KeyboardInterrupt):
         evaluate(embedder, many(), tmp_path)
     monkeypatch.undo()

@@ -159,23 +159,12 @@ def test_another_batch_size_gives_the_same_rows(plane, whole, tmp_path):
             assert column.tolist() == whole.rows.columns[name][mine].tolist(), name
 
 
-def test_a_killed_suite_goes_on_and_ends_with_the_same_files(plane, tmp_path, monkeypatch):
+def test_a_killed_suite_goes_on_and_ends_with_the_same_files(plane, tmp_path, monkeypatch, killed_at):
     monkeypatch.setattr(module, "BLOCK", 5)
     settings = {"queries": 7, "candidates": 15, "settings": Settings(steps=3), "attacks": "ca-,qa+,es"}
     straight = attack_suite(plane, points(), tmp_path / "straight", THREAT, **settings)
-    append, calls = module.RowWriter.append, 0
-
-    def dies(self, rows):
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise KeyboardInterrupt
-        append(self, rows)
-
-    monkeypatch.setattr(module.RowWriter, "append", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_at(4):
         attack_suite(plane, points(), tmp_path / "killed", THREAT, **settings)
-    monkeypatch.setattr(module.RowWriter, "append", append)
     again = attack_suite(plane, points(), tmp_path / "killed", THREAT, **settings)
     for name in ("rows.csv.gz", "pictures.zip", "summary.json"):
         assert (straight.folder / name).read_bytes() == (again.folder / name).read_bytes(), name

@@ -135,6 +135,14 @@ def test_act_brings_positive_and_negative_together_inside_the_threat():
     assert (after < before).all()
 
 
+def test_act_leaves_a_frozen_layer_frozen():
+    defence = build_defence(parse({"defence": {"name": "act", "eps": 0.1}}).defence, 3)
+    net = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(36, 4)).train()
+    net[0].eval()
+    defence.bring_together(net, torch.rand(5, 1, 6, 6), torch.rand(5, 1, 6, 6))
+    assert [layer.training for layer in net] == [False, True, True]
+
+
 def test_ibp_initialisation_keeps_boxes_from_growing():
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (nn.Linear(300, 300), nn.ReLU())]

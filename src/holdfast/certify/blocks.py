@@ -19,6 +19,7 @@ from torch import Tensor
 from holdfast.bounds import Box
 from holdfast.bounds.threads import in_threads
 from holdfast.certify.candidates import FewCandidatesAttack
+from holdfast.certify.pairwise import DIVISION, SLACK
 from holdfast.certify.values import RankBounds
 
 BLOCK = 8192
@@ -26,9 +27,6 @@ BLOCK = 8192
 Slots = NDArray[np.int64]
 Distances = tuple[Tensor, Tensor]
 """Upper and lower bounds of the distances to one query."""
-
-_SLACK = 2.0**-40
-_DIVISION = 2.0**-17
 
 
 class Attack(Protocol):
@@ -62,7 +60,7 @@ def query_ranks(
         return _settled(rank, rank, rank, unknown, candidates)
     # Inference divides by no less than 1e-12.
     reach = max(float(np.linalg.norm(np.abs(centre) + radius)), 1e-12)
-    slack = _SLACK * (reach + max_norm) ** 2 + (reach * _DIVISION if unit_norm else 0.0)
+    slack = SLACK * (reach + max_norm) ** 2 + (reach * DIVISION if unit_norm else 0.0)
     own = vectors[hits].astype(np.float64)
     level = -2 * own @ centre if unit_norm else np.square(own - centre).sum(axis=1)
     square, spread = np.square(own).sum(axis=1), np.abs(own - own[0]) @ radius

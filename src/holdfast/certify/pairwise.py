@@ -18,6 +18,8 @@ CHAMPIONS = 8
 
 SLACK = 2.0**-40
 """The share of a distance that each comparison keeps for the rounding of float64 sums."""
+DIVISION = 2.0**-17
+"""The share of a query's norm kept for float32 rounding where inference divides by that norm."""
 _SIDES = 1 << 25
 
 

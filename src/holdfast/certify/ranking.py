@@ -19,10 +19,8 @@ from torch import Tensor
 from holdfast.bounds import Box, distance_bounds, normalised
 from holdfast.bounds.threads import in_threads
 from holdfast.certify.crown import Backward, Candidates, settle_hits, settle_rivals
-from holdfast.certify.pairwise import SLACK, Method, Pairwise, Sides
+from holdfast.certify.pairwise import DIVISION, SLACK, Method, Pairwise, Sides
 from holdfast.errors import ConfigError
-
-_DIVISION = 2.0**-17
 
 
 def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
@@ -74,7 +72,7 @@ class QueryAttack(Pairwise):
         if unit_norm:
             # Candidates of norm 1 are ranked by the sign of z·(c − ĉ), which dividing z by its norm leaves
             # alone; the slack pays for norms that are 1 only up to rounding, and for the rounded division.
-            slack = slack + reach * ((squared.max() - squared.min()) + _DIVISION)
+            slack = slack + reach * ((squared.max() - squared.min()) + DIVISION)
             squared = torch.zeros_like(squared)
         level = torch.addmm(squared[None], box.centre, vectors.T, alpha=-2)
         self._candidates = Candidates(vectors, squared, slack)

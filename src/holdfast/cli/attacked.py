@@ -42,7 +42,7 @@ def run_attacks(
 ) -> None:
     """Run a suite or ER-Recall, print its table, and exit with 1 if it contradicts a certificate."""
     from holdfast.evaluate import ROWS
-    from holdfast.evaluate.certify import KS
+    from holdfast.evaluate.draw import KS
     from holdfast.evaluate.er_recall import SOURCES, ErRecall, er_recall
     from holdfast.evaluate.suite import attack_suite, chosen_attacks
     from holdfast.evaluate.validity import cross_check

@@ -1,8 +1,9 @@
 """Evaluation: attacks and certificates over queries, written down as rows."""
 
+from holdfast.evaluate.folder import ROWS
 from holdfast.evaluate.pictures import encode, load_pictures, sheet, worst_queries
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
-from holdfast.evaluate.run import KS, ROWS, Evaluation, evaluate, folder_for, read_evaluation
+from holdfast.evaluate.run import KS, Evaluation, evaluate, folder_for, read_evaluation
 
 __all__ = [
     "KS",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,7 @@ from torch import Tensor
 from holdfast.attacks import OPTIMISERS, Attack, Candidates, Given, Optimiser, objective, optimiser
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, unknown_name
-from holdfast.evaluate.rows import config_hash
-from holdfast.evaluate.vectors import embed_resumably
+from holdfast.evaluate.folder import Task
 from holdfast.metrics import rank
 from holdfast.models import AnyEmbedder, Embedder
 from holdfast.threat import Threat
@@ -97,12 +95,12 @@ class Scene:
         return torch.cat([outcome.first_rank for _, outcome in blocks])
 
 
-def set_scene(embedder: AnyEmbedder, images: ImageSet, asked: Numbers, found: Numbers, out: Path) -> Scene:
-    """The scene, with vectors that are kept in `out` until the rows are done."""
+def set_scene(task: Task, asked: Numbers, found: Numbers) -> Scene:
+    """The scene of a task; its vectors are kept until the rows are done."""
+    images = task.images
     labels = images.require_labels("an attacked evaluation")
     union = np.union1d(asked, found)
-    key = config_hash({"embedder": embedder.fingerprint(), "images": images.digest(), "rows": union.tolist()})
-    vectors = embed_resumably(embedder, images.take(union), out / f"vectors-{key}.part")
+    vectors = task.vectors(union)
     where = {images.ids[c]: i for i, c in enumerate(found)}
     return Scene(
         images=images,

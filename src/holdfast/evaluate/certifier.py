@@ -18,6 +18,7 @@ from holdfast.certify import (
     Method,
     QueryAttack,
 )
+from holdfast.errors import ConfigError
 from holdfast.models import Embedder
 from holdfast.threat import Threat
 
@@ -35,6 +36,11 @@ class Certifier:
         self._graph: Graph = trace(embedder)
         self.split = self._graph.without_last()
         self._candidates: tuple[float, Box] | None = None
+
+    def check(self, method: Method) -> None:
+        """Refuse a method that this network has no use for."""
+        if method == "elided" and self.split is None:
+            raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
 
     def box(self, images: Tensor, eps: float | Tensor, graph: Graph | None = None) -> Box:
         """The box of the unnormalised features, or of what another part of the network gives.

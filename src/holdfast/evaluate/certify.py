@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,15 @@ from holdfast.certify import Method, RankBounds, nearest
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.certifier import Certifier
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
-from holdfast.evaluate.run import ROWS, SUMMARY
-from holdfast.files import atomic_write, exclusive
+from holdfast.evaluate.draw import KS, ordered_ks
+from holdfast.evaluate.folder import CERTIFICATION, ROWS, Task, pending
+from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, to_unit
 from holdfast.progress import bar
-from holdfast.provenance import commit, versions
 from holdfast.threat import Threat
 
 BLOCK = 250
-KS = (1, 10, 20, 40)
 LISTED = 10
 
 
@@ -82,14 +79,10 @@ def certify(
     """
     out = Path(out)
     labels = images.require_labels("certified recall")
-    ks = sorted(set(ks))
-    _check(threats, ks, candidates)
+    ks = ordered_ks(ks, candidates)
+    _check(threats)
     asked, found = data.draw(images, queries, candidates, seed)
-    config: dict[str, Any] = {
-        "kind": "certification",
-        "embedder": embedder.fingerprint(),
-        "data": images.name,
-        "images": images.digest(),
+    settings = {
         "threats": [str(threat) for threat in threats],
         "queries": queries,
         "candidates": candidates,
@@ -99,32 +92,18 @@ def certify(
         "clip": clip,
         "rounding": rounding,
     }
-    if (out / ROWS).exists():
-        done = read_certification(out)
-        if done.rows.header["hash"] != config_hash(config):
-            raise ConfigError(
-                f"{out} holds a certification of another model or setting; choose another --out"
-            )
-        return done
-    header = {
-        "config": config,
-        "hash": config_hash(config),
-        "seed": seed,
-        "n": len(threats) * queries,
-        "classes": list(images.classes),
-        "versions": versions(),
-        "commit": commit(),
-    }
+    task = Task(out, CERTIFICATION, embedder, images, settings)
+    if task.finished():
+        return read_certification(out)
     certifier = Certifier(embedder, clip=clip, rounding=rounding)
-    if method == "elided" and certifier.split is None:
-        raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
-    with exclusive(out, "certification"):
-        writer = RowWriter(out / ROWS, header, _columns(ks))
+    certifier.check(method)
+    with task.writing(len(threats) * queries, _columns(ks)) as writer:
         pool = to_unit(images.batch(found))
         vectors = embedder.embed(pool).double()
         relevant = torch.from_numpy(labels[found])
         with bar("certifying", len(threats) * queries, writer.done) as advance:
-            for threat, part in _blocks(threats, queries, writer.done):
+            for threat, span in pending([(threat, queries, BLOCK) for threat in threats], writer.done):
+                part = slice(span.start, span.stop)
                 asking = to_unit(images.batch(asked[part]))
                 same = torch.from_numpy(labels[asked[part]])[:, None] == relevant[None]
                 attack = certifier.attack(threat, asking, pool, vectors, method=method, ks=ks)
@@ -135,9 +114,7 @@ def certify(
                     row["hits"] = [images.ids[found[c]] for c in row["hits"]]
                 writer.append(rows)
                 advance(len(rows))
-        table = _table(writer.read())
-        atomic_write(out / SUMMARY, json.dumps([asdict(line) for line in table], indent=2) + "\n")
-        writer.finish()
+        task.finish(writer, [asdict(line) for line in _table(writer.read())])
     return read_certification(out)
 
 
@@ -147,22 +124,12 @@ def read_certification(folder: Path) -> Certification:
     return Certification(folder, rows, _table(rows))
 
 
-def _check(threats: Sequence[Threat], ks: Sequence[int], candidates: int) -> None:
+def _check(threats: Sequence[Threat]) -> None:
     if not threats:
         raise ConfigError("a certification needs at least one threat, for example query:linf:0.1")
     for threat in threats:
         if threat.norm != "linf" or threat.eps is None:
             raise ConfigError(f"interval certificates are for linf and a given eps, not '{threat}'")
-    if min(ks) < 1 or max(ks) > candidates:
-        raise ConfigError(f"K lies between 1 and the {candidates} candidates, not {min(ks)} to {max(ks)}")
-
-
-def _blocks(threats: Sequence[Threat], queries: int, done: int) -> Iterator[tuple[Threat, slice]]:
-    """Threat by threat, the blocks of queries that are not done yet; a block is a function of its place alone."""
-    for number, threat in enumerate(threats):
-        for start in range(0, queries, BLOCK):
-            if number * queries + start >= done:
-                yield threat, slice(start, min(start + BLOCK, queries))
 
 
 def _columns(ks: Sequence[int]) -> dict[str, str]:

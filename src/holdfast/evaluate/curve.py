@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,11 +18,11 @@ from holdfast.certify import Method, QueryAttack, RankBounds, largest_eps, neare
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.certifier import Certifier
-from holdfast.evaluate.certify import KS, LISTED
+from holdfast.evaluate.certify import LISTED
+from holdfast.evaluate.draw import KS, ordered_ks
+from holdfast.evaluate.folder import CURVE, ROWS, Task, pending
 from holdfast.evaluate.pictures import save_pictures
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
-from holdfast.evaluate.run import ROWS, SUMMARY, header_of
-from holdfast.files import atomic_write, exclusive
+from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, to_unit
 from holdfast.progress import bar
@@ -34,7 +33,6 @@ BLOCK = 50
 GRID = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 STEPS = 10
 """Bisections: the largest eps is found to 1/2^10, a quarter of a grey level; the last ones cost most."""
-KIND = "certified curve"
 WEAKEST = 6
 STRONGEST = 3
 
@@ -88,18 +86,13 @@ def certified_curve(
     among those of the larger: the share of queries with largest ≥ eps is certified at eps. The draw is
     that of `certify`. Stopped, it goes on where it was.
     """
-    out, ks = Path(out), sorted(set(ks))
+    out = Path(out)
     labels = images.require_labels("certified hit rate")
     if threat != AUTO:
         raise ConfigError(f"the largest eps is found for {AUTO}, not '{threat}'")
-    if min(ks) < 1 or max(ks) > candidates:
-        raise ConfigError(f"K lies between 1 and the {candidates} candidates, not {min(ks)} to {max(ks)}")
+    ks = ordered_ks(ks, candidates)
     asked, found = data.draw(images, queries, candidates, seed)
-    config: dict[str, Any] = {
-        "kind": KIND,
-        "embedder": embedder.fingerprint(),
-        "data": images.name,
-        "images": images.digest(),
+    settings = {
         "threats": [str(threat)],
         "queries": queries,
         "candidates": candidates,
@@ -110,23 +103,17 @@ def certified_curve(
         "grid": list(GRID),
         "steps": STEPS,
     }
-    if (out / ROWS).exists():
-        done = read_curve(out)
-        if done.rows.header["hash"] != config_hash(config):
-            raise ConfigError(
-                f"{out} holds a certification of another model or setting; choose another --out"
-            )
-        return done
+    task = Task(out, CURVE, embedder, images, settings)
+    if task.finished():
+        return read_curve(out)
     model = Certifier(embedder, clip=clip)
-    if method == "elided" and model.split is None:
-        raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
-    with exclusive(out, "certification"):
-        writer = RowWriter(out / ROWS, header_of(config, images, queries), _columns(ks))
+    model.check(method)
+    with task.writing(queries, _columns(ks)) as writer:
         vectors = embedder.embed(to_unit(images.batch(found))).double()
         relevant = torch.from_numpy(labels[found])
         with bar("largest eps", queries, writer.done) as advance:
-            for start in range(writer.done, queries, BLOCK):
-                part = asked[start : start + BLOCK]
+            for _, span in pending([(threat, queries, BLOCK)], writer.done):
+                part = asked[span.start : span.stop]
                 asking = to_unit(images.batch(part))
                 nearer = nearest(embedder.embed(asking).double(), vectors, max(*ks, LISTED))
                 same = torch.from_numpy(labels[part])[:, None] == relevant[None]
@@ -140,8 +127,7 @@ def certified_curve(
         written = writer.read()
         save_pictures(out, written, proofs(written), images)
         table = _table(written)
-        atomic_write(out / SUMMARY, json.dumps([asdict(line) for line in table], indent=2) + "\n")
-        writer.finish()
+        task.finish(writer, [asdict(line) for line in table])
     return Curve(out, written, table)
 
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from holdfast import data
-from holdfast.attacks import Altered, Attack, Given, er_sources, objective
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
-from holdfast.evaluate.attacked import Scene, Settings, late, probe, set_scene, unit_shift
+from holdfast.evaluate.attacked import Scene, Settings, probe, set_scene
 from holdfast.evaluate.cases import Cases
-from holdfast.evaluate.certify import KS
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
-from holdfast.evaluate.run import ROWS, SUMMARY, header_of
+from holdfast.evaluate.draw import KS, ordered_ks
+from holdfast.evaluate.er_trials import ErAttempt
+from holdfast.evaluate.folder import ER_RECALL, ROWS, Task, pending
+from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.validity import Finding, check_rows
-from holdfast.files import atomic_write, exclusive
 from holdfast.metrics import bootstrap
 from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
 from holdfast.threat import Threat
 
-KIND = "er-recall"
 QUERY_BLOCK = 100
 CANDIDATE_BLOCK = 5
 SOURCES = 100
@@ -85,19 +81,15 @@ def er_recall(
     """
     out = Path(out)
     labels = images.require_labels("ER-Recall")
-    ks = sorted(set(ks))
+    ks = ordered_ks(ks, candidates)
     settings = (settings or Settings(steps=100)).named(embedder)
-    _check(threats, ks, candidates, sources)
+    _check(threats, sources)
     asked, found = data.draw(images, queries, candidates, seed)
     counts = [queries if threat.who == "query" else min(ca_queries, queries) for threat in threats]
     for threat in threats:
         probe(embedder, images, threat, settings)
     _check_sources(labels, asked, found, threats, counts, sources)
-    config: dict[str, Any] = {
-        "kind": KIND,
-        "embedder": embedder.fingerprint(),
-        "data": images.name,
-        "images": images.digest(),
+    config = {
         "threats": [str(threat) for threat in threats],
         "queries": queries,
         "candidates": candidates,
@@ -107,36 +99,30 @@ def er_recall(
         "ks": ks,
         "search": [settings.config(float(threat.eps or 0)) for threat in threats],
     }
-    if (out / ROWS).exists():
-        done = read_er_recall(out)
-        if done.rows.header["hash"] != config_hash(config):
-            raise ConfigError(f"{out} holds an evaluation of another model or setting; choose another --out")
-        return done
-    with exclusive(out, "ER-Recall"):
-        writer = RowWriter(out / ROWS, header_of(config, images, sum(counts)), _columns(ks))
-        scene, cases = set_scene(embedder, images, asked, found, out), Cases(out)
+    task = Task(out, ER_RECALL, embedder, images, config)
+    if task.finished():
+        return read_er_recall(out)
+    sizes = [QUERY_BLOCK if threat.who == "query" else CANDIDATE_BLOCK for threat in threats]
+    with task.writing(sum(counts), _columns(ks)) as writer:
+        scene, cases = set_scene(task, asked, found), Cases(out)
         with bar("attacking", sum(counts), writer.done) as advance:
-            for number, span in _blocks(threats, counts, writer.done):
+            for number, span in pending(zip(range(len(threats)), counts, sizes, strict=True), writer.done):
                 threat = threats[number]
+                attempt = ErAttempt(embedder, scene, threat, settings, seed, batch_size)
                 if threat.who == "query":
-                    columns, altered = _queries(embedder, scene, span, threat, settings, seed, batch_size)
+                    columns, altered = attempt.on_queries(span)
                     lost = _first_loss(columns, scene, span, ks)
                     cases.keep(
                         f"query {number}", span.start, asked[span.start : span.stop].tolist(), lost, altered
                     )
                 else:
-                    columns = _candidates(embedder, scene, span, threat, settings, seed, batch_size, sources)
+                    columns = attempt.on_candidates(span, sources)
                 writer.append(_rows(scene, span, threat, columns, ks, labels))
                 advance(len(span), note=str(threat))
         rows = writer.read()
         cases.pack([f"query {i}" for i, threat in enumerate(threats) if threat.who == "query"], images)
-        table = [dataclasses.asdict(line) for line in _table(rows)]
-        atomic_write(out / SUMMARY, json.dumps(table, indent=2) + "\n")
-        # Last, because a folder with this file is a finished evaluation.
-        writer.finish()
+        task.finish(writer, [dataclasses.asdict(line) for line in _table(rows)])
         cases.clear()
-        for part in out.glob("vectors-*.part"):
-            part.unlink()
     return read_er_recall(out)
 
 
@@ -146,7 +132,7 @@ def read_er_recall(folder: Path) -> ErRecall:
     return ErRecall(folder, rows, _table(rows), tuple(check_rows(rows)))
 
 
-def _check(threats: Sequence[Threat], ks: Sequence[int], candidates: int, sources: int) -> None:
+def _check(threats: Sequence[Threat], sources: int) -> None:
     if not threats:
         raise ConfigError("an attacked evaluation needs at least one threat, for example query:linf:0.1")
     for threat in threats:
@@ -156,8 +142,6 @@ def _check(threats: Sequence[Threat], ks: Sequence[int], candidates: int, source
             raise ConfigError(
                 f"{threat} allows {threat.most} altered candidates, not the {sources} of ER-Recall"
             )
-    if min(ks) < 1 or max(ks) > candidates:
-        raise ConfigError(f"K lies between 1 and the {candidates} candidates, not {min(ks)} to {max(ks)}")
     if sources < 1:
         raise ConfigError(f"at least 1 candidate is altered for a query, not {sources}")
 
@@ -175,108 +159,6 @@ def _check_sources(
                     f"a query has {there} candidates of other classes, fewer than the {need} that are needed; "
                     "draw more candidates"
                 )
-
-
-def _blocks(threats: Sequence[Threat], counts: Sequence[int], done: int) -> Iterator[tuple[int, range]]:
-    """Threat by threat, the blocks of queries that are not done yet; a block is a function of its place alone."""
-    start = 0
-    for number, (threat, count) in enumerate(zip(threats, counts, strict=True)):
-        size = QUERY_BLOCK if threat.who == "query" else CANDIDATE_BLOCK
-        for first in range(0, count, size):
-            span = range(first, min(first + size, count))
-            if start >= done:
-                yield number, span
-            start += len(span)
-
-
-def _queries(
-    embedder: AnyEmbedder,
-    scene: Scene,
-    span: range,
-    threat: Threat,
-    settings: Settings,
-    seed: int,
-    batch_size: int | None,
-) -> tuple[dict[str, list[Any]], Tensor]:
-    """Eq. 23: each query is brought to one random candidate of another class."""
-    part = slice(span.start, span.stop)
-    numbers = scene.asked[part].tolist()
-    wish = objective("er-query", Given(scene.gallery, scene.query_labels[part]), seed=seed, numbers=numbers)
-    assert threat.eps is not None
-    attack = Attack(wish, settings.make(threat.eps), threat)
-    pixels = scene.images.batch(scene.asked[part])
-    altered = attack.run(embedder, pixels, seed=seed, numbers=numbers, batch_size=batch_size)
-    vectors = embedder.embed(altered.images)
-    assert wish.given.targets is not None
-    ids = [scene.images.ids[scene.found[t]] for t in wish.given.targets.flatten().tolist()]
-    columns = {
-        "target": ids,
-        "altered": [1] * len(span),
-        "first_rank": scene.first_ranks(part, vectors).tolist(),
-        "shift": unit_shift(scene.queries[part], vectors).tolist(),
-        **_search(altered, 1),
-    }
-    return columns, altered.images
-
-
-def _candidates(
-    embedder: AnyEmbedder,
-    scene: Scene,
-    span: range,
-    threat: Threat,
-    settings: Settings,
-    seed: int,
-    batch_size: int | None,
-    sources: int,
-) -> dict[str, list[Any]]:
-    """Eq. 24: random candidates of other classes are brought to each query."""
-    part = slice(span.start, span.stop)
-    numbers = scene.asked[part].tolist()
-    about = Given(scene.gallery, labels=scene.query_labels[part], queries=scene.queries[part])
-    given = er_sources(about, seed=seed, numbers=numbers, count=sources)
-    assert given.own is not None
-    assert threat.eps is not None
-    attack = Attack(objective("er-candidates", given), settings.make(threat.eps), threat)
-    pixels = scene.images.batch(scene.found[given.own.numpy()])
-    # A candidate that is altered for two queries starts from other random points for each.
-    total = len(scene.images)
-    each = [
-        int(scene.found[c]) + total * (1 + numbers[i // sources]) for i, c in enumerate(given.own.tolist())
-    ]
-    altered = attack.run(embedder, pixels, seed=seed, numbers=each, batch_size=batch_size)
-    vectors = embedder.embed(altered.images)
-    shift = unit_shift(scene.candidates[given.own], vectors)
-    first = []
-    for i, query in enumerate(span):
-        mine = slice(i * sources, (i + 1) * sources)
-        moved = scene.candidates.clone()
-        moved[given.own[mine]] = vectors[mine]
-        one = slice(query, query + 1)
-        first.append(int(scene.first_ranks(one, scene.queries[one], moved)[0]))
-    return {
-        "target": [""] * len(span),
-        "altered": [sources] * len(span),
-        "first_rank": first,
-        "shift": shift.view(len(span), -1).mean(1).tolist(),
-        **_search(altered, sources),
-    }
-
-
-def _search(altered: Altered, each: int) -> dict[str, list[Any]]:
-    """How the search went, as means over the images altered for a query."""
-
-    def mean(values: Tensor) -> list[Any]:
-        return values.double().view(-1, each).mean(1).tolist()
-
-    start, nearly, end = late(altered.trajectory)
-    return {
-        "zero_gradient": mean(altered.zero_gradient),
-        "gradients": altered.gradients.view(-1, each).sum(1).tolist(),
-        "looks": altered.queries.view(-1, each).sum(1).tolist(),
-        "loss_start": mean(start),
-        "loss_late": mean(nearly),
-        "loss_end": mean(end),
-    }
 
 
 def _first_loss(columns: dict[str, list[Any]], scene: Scene, span: range, ks: Sequence[int]) -> Any:

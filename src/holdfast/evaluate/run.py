@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,14 @@ from numpy.typing import NDArray
 
 from holdfast import data
 from holdfast.data import ImageSet
-from holdfast.errors import ConfigError, DataError
+from holdfast.evaluate.draw import draw_or_all
+from holdfast.evaluate.folder import RETRIEVAL, ROWS, Task
 from holdfast.evaluate.pictures import save_pictures, sheet
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
-from holdfast.evaluate.vectors import embed_resumably
-from holdfast.files import atomic_write, exclusive
+from holdfast.evaluate.rows import Rows, RowWriter, read_rows
 from holdfast.metrics import Outcomes, Summary, cluster, rank, summarise
 from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
-from holdfast.provenance import commit, versions
 
-ROWS = "rows.csv.gz"
-SUMMARY = "summary.json"
 KS = (1, 2, 4, 8, 10, 20, 40)
 
 
@@ -58,37 +53,20 @@ def evaluate(
     out = Path(out)
     labels = images.require_labels("evaluation")
     asked, found = draw_or_all(images, queries, candidates, seed)
-    config: dict[str, Any] = {
-        "kind": "retrieval",
-        "embedder": embedder.fingerprint(),
-        "data": images.name,
-        "images": images.digest(),
-        "queries": queries,
-        "candidates": candidates,
-        "seed": seed,
-        "ks": sorted(set(ks)),
-        "top": top,
-    }
-    if (out / ROWS).exists():
-        return _finished(out, config)
-    with exclusive(out, "evaluation"):
-        writer = RowWriter(out / ROWS, header_of(config, images, len(asked)), _columns(config["ks"]))
+    ks = sorted(set(ks))
+    settings = {"queries": queries, "candidates": candidates, "seed": seed, "ks": ks, "top": top}
+    task = Task(out, RETRIEVAL, embedder, images, settings)
+    if task.finished():
+        return read_evaluation(out)
+    with task.writing(len(asked), _columns(ks)) as writer:
         union = np.union1d(asked, found)
-        key = config_hash(
-            {"embedder": config["embedder"], "images": config["images"], "rows": union.tolist()}
-        )
-        cache = out / f"vectors-{key}.part"
-        vectors = embed_resumably(embedder, images.take(union), cache)
+        vectors = task.vectors(union)
         place = np.searchsorted(union, asked), np.searchsorted(union, found)
-        _write_rows(writer, images, labels, vectors, (asked, found), place, config)
+        _write_rows(writer, images, labels, vectors, (asked, found), place, settings)
         rows = writer.read()
         save_pictures(out, rows, sheet(rows), images)
-        summary = summarise(rows.columns, config["ks"])
-        atomic_write(out / SUMMARY, json.dumps(summary.to_json(), indent=2) + "\n")
-        # Last, because a folder with this file is a finished evaluation.
-        writer.finish()
-        for part in out.glob("vectors-*.part"):
-            part.unlink()
+        summary = summarise(rows.columns, ks)
+        task.finish(writer, summary.to_json())
     return Evaluation(out, rows, summary)
 
 
@@ -102,42 +80,6 @@ def read_evaluation(folder: Path) -> Evaluation:
     """A finished evaluation from its folder."""
     rows = read_rows(folder / ROWS)
     return Evaluation(folder, rows, summarise(rows.columns, rows.header["config"]["ks"]))
-
-
-def _finished(out: Path, config: dict[str, Any]) -> Evaluation:
-    done = read_evaluation(out)
-    if done.rows.header["hash"] != config_hash(config):
-        raise ConfigError(
-            f"{out} holds an evaluation of another model or setting; choose another --out or remove it"
-        )
-    return done
-
-
-def draw_or_all(
-    images: ImageSet, queries: int | None, candidates: int | None, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Disjoint queries and candidates of that number, or everyone against everyone."""
-    if (queries is None) != (candidates is None):
-        raise ConfigError("give both the number of queries and of candidates, or neither")
-    if queries is None or candidates is None:
-        if len(images) < 2:
-            raise DataError(f"an evaluation needs at least two images; found {len(images)}")
-        everyone = np.arange(len(images))
-        return everyone, everyone
-    return data.draw(images, queries, candidates, seed)
-
-
-def header_of(config: dict[str, Any], images: ImageSet, queries: int) -> dict[str, Any]:
-    """What rows say of themselves: config and hash, seed, classes, versions, commit."""
-    return {
-        "config": config,
-        "hash": config_hash(config),
-        "seed": config["seed"],
-        "n": queries,
-        "classes": list(images.classes),
-        "versions": versions(),
-        "commit": commit(),
-    }
 
 
 def _write_rows(

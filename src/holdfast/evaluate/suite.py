@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,16 @@ from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, unknown_name
 from holdfast.evaluate.attacked import Scene, Settings, late, probe, set_scene
 from holdfast.evaluate.cases import Cases
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
-from holdfast.evaluate.run import ROWS, SUMMARY, draw_or_all, header_of
+from holdfast.evaluate.draw import draw_or_all
+from holdfast.evaluate.folder import ROWS, SUITE, Task, pending
+from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.scores import SuiteScores, score_suite
 from holdfast.evaluate.trials import ATTACKS, GTT_TOP, Trials, damage, make_trials, measure, target_ids
 from holdfast.evaluate.validity import Finding, check_rows
-from holdfast.files import atomic_write, exclusive
 from holdfast.models import AnyEmbedder, Embedder
 from holdfast.progress import bar
 from holdfast.threat import Threat
 
-KIND = "attack suite"
 BLOCK = 100
 COLUMNS = {
     "optimiser": "str",
@@ -95,15 +93,11 @@ def attack_suite(
         raise ConfigError(f"gtt looks at the top {GTT_TOP}, and there are {len(found)} candidates; draw more")
     probe(embedder, images, threat, settings)
     assert threat.eps is not None
-    runs = [(settings, range(len(asked)))]
+    runs = [(settings, len(asked))]
     if check_black_box:
         black = dataclasses.replace(settings, optimiser="nes")
-        runs.append((black, range(min(check_black_box, len(asked)))))
-    config: dict[str, Any] = {
-        "kind": KIND,
-        "embedder": embedder.fingerprint(),
-        "data": images.name,
-        "images": images.digest(),
+        runs.append((black, min(check_black_box, len(asked))))
+    config = {
         "threat": str(threat),
         "attacks": names,
         "queries": queries,
@@ -112,18 +106,15 @@ def attack_suite(
         "search": settings.config(threat.eps),
         "check_black_box": check_black_box,
     }
-    if (out / ROWS).exists():
-        done = read_suite(out)
-        if done.rows.header["hash"] != config_hash(config):
-            raise ConfigError(f"{out} holds an evaluation of another model or setting; choose another --out")
-        return done
-    total = sum(len(span) for _, span in runs) * len(names)
-    with exclusive(out, "attack suite"):
-        writer = RowWriter(out / ROWS, header_of(config, images, len(asked)), COLUMNS)
-        scene, cases = set_scene(embedder, images, asked, found, out), Cases(out)
+    task = Task(out, SUITE, embedder, images, config)
+    if task.finished():
+        return read_suite(out)
+    parts = [((how, name), trials, BLOCK) for how, trials in runs for name in names]
+    with task.writing(len(asked), COLUMNS) as writer:
+        scene, cases = set_scene(task, asked, found), Cases(out)
         gallery = scene.gallery
-        with bar("attacking", total, writer.done) as advance:
-            for how, name, span in _blocks(runs, names, writer.done):
+        with bar("attacking", sum(trials for _, trials, _ in parts), writer.done) as advance:
+            for (how, name), span in pending(parts, writer.done):
                 trials = make_trials(scene, gallery, name, seed, span)
                 altered = _run(embedder, scene, trials, how, threat, seed, batch_size)
                 measured = measure(scene, trials, embedder.embed(altered.images))
@@ -135,12 +126,8 @@ def attack_suite(
                 advance(len(span), note=name)
         rows = writer.read()
         cases.pack(names, images)
-        atomic_write(out / SUMMARY, json.dumps(score_suite(rows).to_json(), indent=2) + "\n")
-        # Last, because a folder with this file is a finished evaluation.
-        writer.finish()
+        task.finish(writer, score_suite(rows).to_json())
         cases.clear()
-        for part in out.glob("vectors-*.part"):
-            part.unlink()
     return read_suite(out)
 
 
@@ -157,20 +144,6 @@ def chosen_attacks(attacks: str | Sequence[str]) -> list[str]:
         if name not in (*ATTACKS, "ers"):
             raise ConfigError(unknown_name("attack", name, (*ATTACKS, "ers", "er-recall")))
     return [name for name in ATTACKS if name in wanted or "ers" in wanted]
-
-
-def _blocks(
-    runs: Sequence[tuple[Settings, range]], names: Sequence[str], done: int
-) -> Iterator[tuple[Settings, str, range]]:
-    """The blocks of trials that are not done yet; what is in a block depends on its place alone."""
-    start = 0
-    for settings, span in runs:
-        for name in names:
-            for first in range(0, len(span), BLOCK):
-                block = span[first : first + BLOCK]
-                if start >= done:
-                    yield settings, name, block
-                start += len(block)
 
 
 class _Directions(nn.Module):

@@ -10,15 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.evaluate.folder import CERTIFICATION, CURVE, ROWS, SUITE
 from holdfast.evaluate.rows import Rows, read_header, read_rows
-from holdfast.evaluate.run import ROWS
 from holdfast.evaluate.trials import damage
 from holdfast.metrics import bootstrap
 from holdfast.threat import Threat
 
 ZERO_SHARE = 0.05
 LATE_SHARE = 0.10
-SUITE, ER_RECALL, CERTIFICATION, CURVE = "attack suite", "er-recall", "certification", "certified curve"
 
 
 @dataclass(frozen=True)

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.evaluate import (
-    ROWS,
-    Evaluation,
-    er_recall,
-    load_pictures,
-    read_evaluation,
-    read_header,
-    sheet,
-    suite,
-)
+from holdfast.evaluate import ROWS, Evaluation, load_pictures, read_evaluation, read_header, sheet
 from holdfast.evaluate.certify import read_certification
-from holdfast.evaluate.curve import KIND, read_curve
+from holdfast.evaluate.curve import read_curve
 from holdfast.evaluate.er_recall import read_er_recall
+from holdfast.evaluate.folder import CERTIFICATION, CURVE, ER_RECALL, RETRIEVAL, SUITE
 from holdfast.evaluate.suite import read_suite
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
@@ -43,9 +35,9 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"no folder at {folder}; a report is made of a run's folder")
-    found: dict[str, list[Path]] = {}
+    found: defaultdict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.rglob(ROWS)):
-        found.setdefault(read_header(path)["config"]["kind"], []).append(path.parent)
+        found[read_header(path)["config"]["kind"]].append(path.parent)
     log = read_log(folder / LOG)
     if not found and not log:
         raise DataError(
@@ -58,15 +50,15 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
         subtitle=_subtitle(card),
         plotly=figures.plotly_script(),
         training=figures.training_curves(log),
-        evaluations=[_evaluation(read_evaluation(path), folder) for path in found.get("retrieval", [])],
+        evaluations=[_evaluation(read_evaluation(path), folder) for path in found[RETRIEVAL]],
         certifications=[
-            certification_part(read_certification(path), folder) for path in found.get("certification", [])
+            certification_part(read_certification(path), folder) for path in found[CERTIFICATION]
         ],
         attacked=[
-            *(suite_part(read_suite(path), folder) for path in found.get(suite.KIND, [])),
-            *(er_part(read_er_recall(path), folder) for path in found.get(er_recall.KIND, [])),
+            *(suite_part(read_suite(path), folder) for path in found[SUITE]),
+            *(er_part(read_er_recall(path), folder) for path in found[ER_RECALL]),
         ],
-        curves=[curve_part(read_curve(path), folder) for path in found.get(KIND, [])],
+        curves=[curve_part(read_curve(path), folder) for path in found[CURVE]],
     )
     out = folder / REPORT if out is None else Path(out)
     atomic_write(out, page)

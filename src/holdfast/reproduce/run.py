@@ -11,8 +11,8 @@ from typing import Any
 from holdfast import data, models
 from holdfast.errors import ConfigError
 from holdfast.evaluate.certify import certify
+from holdfast.evaluate.folder import ROWS
 from holdfast.evaluate.rows import config_hash
-from holdfast.evaluate.run import ROWS
 from holdfast.files import atomic_write
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.plan import Job, Plan

@@ -8,6 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from holdfast.attacks.ball import Ball
+from holdfast.models.modes import evaluating
 from holdfast.training.defences.base import Batch, Defence, DefenceOptions, Moment, Terms
 from holdfast.training.losses import random_triplets
 
@@ -49,21 +51,17 @@ class Act(Defence):
 
     def bring_together(self, embedder: nn.Module, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
         """Images within eps of p and n, in [0, 1], whose embeddings are near each other (Eq. 32)."""
-        clean = torch.cat([p, n])
-        moved = clean.clone()
-        training = embedder.training
-        embedder.eval()
-        for _ in range(self.options.attack_steps):
-            moved.requires_grad_(True)
-            one, other = embedder(moved).chunk(2)
-            # The squared distance has the gradient's direction, and no singularity where they meet.
-            (gradient,) = torch.autograd.grad((one - other).square().sum(), moved)
-            step = self.options.step * self.options.eps * gradient.sign()
-            moved = (
-                (moved.detach() - step).clamp(clean - self.options.eps, clean + self.options.eps).clamp_(0, 1)
-            )
-        embedder.train(training)
-        p, n = moved.detach().chunk(2)
+        ball = Ball(torch.cat([p, n]), "linf", self.options.eps)
+        step = self.options.step * self.options.eps
+        moved = ball.clean
+        with evaluating(embedder):
+            for _ in range(self.options.attack_steps):
+                moved = moved.detach().requires_grad_()
+                one, other = embedder(moved).chunk(2)
+                # The squared distance has the gradient's direction, and no singularity where they meet.
+                (gradient,) = torch.autograd.grad((one - other).square().sum(), moved)
+                moved = ball.project(moved.detach() - step * ball.steepest(gradient))
+        p, n = moved.chunk(2)
         return p, n
 
 
