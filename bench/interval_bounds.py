@@ -32,7 +32,7 @@ def main() -> None:
                     "bounds": lambda: bounds(False),
                     "bounds with rounding": lambda: bounds(True),
                 },
-                repeats=15,
+                repeats=31,
             )
         for kind, value in seconds.items():
             print(f"{name}, {kind}: {1e3 * value:.2f} ms ({value / seconds['forward']:.2f} x)")

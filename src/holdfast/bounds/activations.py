@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.bounds.box import Box
 from holdfast.bounds.operations import Operation
-from holdfast.bounds.threads import in_threads
+from holdfast.bounds.threads import over_elements
 
 _ROUNDING = 2.0**-20
 """Covers the last places of a library's sigmoid, tanh, … in float32."""
@@ -68,10 +68,21 @@ class Leaky(Monotone):
 class Relu(Operation):
     """max(x, 0)."""
 
+    fresh = True
+
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         (box,) = boxes
         centre, radius = _ReluBox.apply(box.centre, box.radius)  # type: ignore[no-untyped-call]
         return Box(centre, radius)
+
+    def interval_over(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        from holdfast.bounds.kernels import relu_box_in_place
+
+        (box,) = boxes
+        if not (box.centre.is_contiguous() and box.radius.is_contiguous()):
+            return self.interval(boxes, rounding)
+        over_elements(relu_box_in_place, (box.centre, box.radius))
+        return box
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         return _kinked(slope, boxes[0], 0.0)
@@ -99,8 +110,7 @@ class _ReluBox(torch.autograd.Function):
 
         centre, radius = centre.detach().contiguous(), radius.detach().contiguous()
         out = torch.empty_like(centre), torch.empty_like(radius)
-        arrays = [t.view(-1).numpy() for t in (centre, radius, *out)]
-        in_threads(lambda a, b: relu_box(*arrays, a, b), centre.numel(), centre.numel())
+        over_elements(relu_box, (centre, radius, *out))
         ctx.save_for_backward(centre, radius)
         return out
 
@@ -110,6 +120,5 @@ class _ReluBox(torch.autograd.Function):
 
         centre, radius = ctx.saved_tensors
         out = tuple(gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients)
-        arrays = [t.view(-1).numpy() for t in (centre, radius, *out)]
-        in_threads(lambda a, b: relu_box_gradients(*arrays, a, b), centre.numel(), centre.numel())
+        over_elements(relu_box_gradients, (centre, radius, *out))
         return out

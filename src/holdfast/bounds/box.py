@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.bounds.threads import in_threads
 from holdfast.errors import ConfigError, DataError
 
 PIXEL_ROUNDING = 2.0**-22
@@ -68,15 +69,19 @@ def image_box(images: Tensor, eps: float | Tensor, *, clip: bool = True, roundin
     reach = torch.as_tensor(eps, dtype=images.dtype)
     if not bool(((reach >= 0) & (reach <= 1)).all()):
         raise ConfigError(f"eps lies between 0 and 1 (the image domain), not {eps}")
-    if not bool(((images >= 0) & (images <= 1)).all()):
-        raise DataError(
-            f"images lie in [0, 1]; found values from {images.min().item():.3g} to {images.max().item():.3g}"
-        )
-    if reach.ndim:
-        reach = reach.view(-1, *[1] * (images.ndim - 1))
+    least, most = images.aminmax()
+    # Written so that NaN, for which every comparison is false, is refused too.
+    if not (least >= 0 and most <= 1):
+        raise DataError(f"images lie in [0, 1]; found values from {least:.3g} to {most:.3g}")
+    more = PIXEL_ROUNDING if rounding else 0.0
+    reach = reach.expand(len(images)).contiguous()
     if not clip:
-        radius = reach.expand_as(images)
-        return Box(images, radius + PIXEL_ROUNDING if rounding else radius.clone())
-    lower, upper = (images - reach).clamp_(min=0), (images + reach).clamp_(max=1)
-    radius = (upper - lower) / 2
-    return Box((lower + upper) / 2, radius + PIXEL_ROUNDING if rounding else radius)
+        return Box(images, (reach + more).view(-1, *[1] * (images.ndim - 1)).expand_as(images).clone())
+    from holdfast.bounds.kernels import clipped_box
+
+    flat = images.detach().flatten(1).contiguous()
+    out = torch.empty_like(flat), torch.empty_like(flat)
+    arrays = [flat.numpy(), reach.numpy(), more, *(t.numpy() for t in out)]
+    in_threads(lambda a, b: clipped_box(*arrays, a, b), len(flat), flat.numel() // 32)
+    centre, radius = (t.view(images.shape) for t in out)
+    return Box(centre, radius)

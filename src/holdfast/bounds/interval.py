@@ -26,11 +26,20 @@ def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -
     """The box of the images and of every step's output; with `keep` off, only the last is sure to be there."""
     boxes: list[Box | None] = [images]
     last_use = {i: number for number, step in enumerate(graph.steps) for i in step.inputs}
+    spare: set[int] = set()
+    """Boxes that share their memory with nothing else."""
     for number, step in enumerate(graph.steps):
         inputs = [box for i in step.inputs if (box := boxes[i]) is not None]
-        boxes.append(step.operation.interval(inputs, rounding))
-        if not keep:
-            for i in step.inputs:
-                if last_use[i] == number and i != INPUT:
-                    boxes[i] = None
+        done = [] if keep else [i for i in step.inputs if last_use[i] == number and i != INPUT]
+        # Networks of some size spend more on fresh memory than on the arithmetic of activations.
+        if spare.issuperset(step.inputs) and len(done) == len(step.inputs) and not torch.is_grad_enabled():
+            boxes.append(step.operation.interval_over(inputs, rounding))
+            over = True
+        else:
+            boxes.append(step.operation.interval(inputs, rounding))
+            over = False
+        if step.operation.fresh or over:
+            spare.add(number + 1)
+        for i in done:
+            boxes[i] = None
     return boxes  # type: ignore[return-value]

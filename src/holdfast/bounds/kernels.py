@@ -132,26 +132,41 @@ def vector_gradients(
                 at_vectors[j, k] += both if step > zero else (-both if step < zero else zero)
 
 
+# Numba lets an index be negative, which keeps it from vectorising a loop from `first` to `last`; a loop
+# over the whole of a slice it vectorises, six times as fast. A NaN is no less than zero: it stays one.
+
+
 @compiled_loop
 def relu_box(
     centre: Floats, radius: Floats, to_centre: Floats, to_radius: Floats, first: int, last: int
 ) -> None:
     """max(x, 0) of a box, in one pass over flat arrays."""
+    centre, radius = centre[first:last], radius[first:last]
+    to_centre, to_radius = to_centre[first:last], to_radius[first:last]
     zero = centre.dtype.type(0)
     half = centre.dtype.type(0.5)
-    for i in range(first, last):
-        upper = max(centre[i] + radius[i], zero)
-        lower = max(centre[i] - radius[i], zero)
+    for i in range(centre.shape[0]):
+        upper = centre[i] + radius[i]
+        lower = centre[i] - radius[i]
+        upper = zero if upper <= zero else upper
+        lower = zero if lower <= zero else lower
         to_centre[i] = half * (upper + lower)
         to_radius[i] = half * (upper - lower)
 
 
 @compiled_loop
-def charge(centre: Floats, radius: Floats, out: Floats, share: float, first: int, last: int) -> None:
-    """r + share·(|m| + r), in one pass over flat arrays."""
-    part = centre.dtype.type(share)
-    for i in range(first, last):
-        out[i] = radius[i] + part * (abs(centre[i]) + radius[i])
+def relu_box_in_place(centre: Floats, radius: Floats, first: int, last: int) -> None:
+    """`relu_box` whose results take the place of its arguments."""
+    centre, radius = centre[first:last], radius[first:last]
+    zero = centre.dtype.type(0)
+    half = centre.dtype.type(0.5)
+    for i in range(centre.shape[0]):
+        upper = centre[i] + radius[i]
+        lower = centre[i] - radius[i]
+        upper = zero if upper <= zero else upper
+        lower = zero if lower <= zero else lower
+        centre[i] = half * (upper + lower)
+        radius[i] = half * (upper - lower)
 
 
 @compiled_loop
@@ -159,10 +174,48 @@ def relu_box_gradients(
     centre: Floats, radius: Floats, at_centre: Floats, at_radius: Floats, first: int, last: int
 ) -> None:
     """Gradients of `relu_box`, in place: those at its results become those at its arguments."""
+    centre, radius = centre[first:last], radius[first:last]
+    at_centre, at_radius = at_centre[first:last], at_radius[first:last]
     zero = centre.dtype.type(0)
     half = centre.dtype.type(0.5)
-    for i in range(first, last):
+    for i in range(centre.shape[0]):
         upper = half * (at_centre[i] + at_radius[i]) if centre[i] + radius[i] > zero else zero
         lower = half * (at_centre[i] - at_radius[i]) if centre[i] - radius[i] > zero else zero
         at_centre[i] = upper + lower
         at_radius[i] = upper - lower
+
+
+@compiled_loop
+def charge(centre: Floats, radius: Floats, out: Floats, share: float, first: int, last: int) -> None:
+    """r + share·(|m| + r), in one pass over flat arrays."""
+    centre, radius, out = centre[first:last], radius[first:last], out[first:last]
+    part = centre.dtype.type(share)
+    for i in range(centre.shape[0]):
+        out[i] = radius[i] + part * (abs(centre[i]) + radius[i])
+
+
+@compiled_loop
+def charge_in_place(centre: Floats, radius: Floats, share: float, first: int, last: int) -> None:
+    """`charge` whose result takes the place of the radius."""
+    centre, radius = centre[first:last], radius[first:last]
+    part = centre.dtype.type(share)
+    for i in range(centre.shape[0]):
+        radius[i] = radius[i] + part * (abs(centre[i]) + radius[i])
+
+
+@compiled_loop
+def clipped_box(
+    images: Floats, reach: Floats, more: float, to_centre: Floats, to_radius: Floats, first: int, last: int
+) -> None:
+    """The boxes of the images `first`…, within `reach` of each and inside [0, 1]; `more` goes to every radius."""
+    zero = images.dtype.type(0)
+    one = images.dtype.type(1)
+    half = images.dtype.type(0.5)
+    extra = images.dtype.type(more)
+    for i in range(first, last):
+        image, eps, centre, radius = images[i], reach[i], to_centre[i], to_radius[i]
+        for k in range(image.shape[0]):
+            lower = max(image[k] - eps, zero)
+            upper = min(image[k] + eps, one)
+            centre[k] = half * (lower + upper)
+            radius[k] = half * (upper - lower) + extra

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
 from holdfast.bounds.box import Box
-from holdfast.bounds.threads import in_threads
+from holdfast.bounds.threads import over_elements
 
 UNIT = 2.0**-24
 _EXTRA = 2.0**-20
@@ -44,15 +44,17 @@ def allowance(terms: int, dtype: torch.dtype = torch.float32) -> float:
     return (gamma if dtype == torch.float64 else 2 * gamma / (1 - gamma)) + _EXTRA
 
 
-def charged(box: Box, share: float) -> Tensor:
-    """r + share·(|m| + r): the radius with the allowance for a layer's rounding on it."""
+def charged(box: Box, share: float, *, spare: bool = False) -> Tensor:
+    """r + share·(|m| + r): the radius with the allowance for a layer's rounding on it; in place if `spare`."""
     if torch.is_grad_enabled() and (box.centre.requires_grad or box.radius.requires_grad):
         return torch.add(box.radius * (1 + share), box.centre.abs(), alpha=share)
-    from holdfast.bounds.kernels import charge
+    from holdfast.bounds.kernels import charge, charge_in_place
 
+    if spare and box.centre.is_contiguous() and box.radius.is_contiguous():
+        over_elements(charge_in_place, (box.centre, box.radius), share)
+        return box.radius
     out = torch.empty_like(box.radius, memory_format=torch.contiguous_format)
-    arrays = [t.detach().contiguous().view(-1).numpy() for t in (box.centre, box.radius, out)]
-    in_threads(lambda a, b: charge(*arrays, share, a, b), out.numel(), out.numel())
+    over_elements(charge, (box.centre.contiguous(), box.radius.contiguous(), out), share)
     return out
 
 
@@ -63,9 +65,16 @@ def _share_of(bias: Tensor | None, share: float, dtype: torch.dtype) -> Tensor |
 class Operation(ABC):
     """One step of a network."""
 
+    fresh = False
+    """Whether the tensors of its box are surely its own, and no view of its input's."""
+
     @abstractmethod
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         """A box that holds every output for inputs in `boxes`."""
+
+    def interval_over(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        """As `interval`, free to overwrite `boxes`, which nobody else needs; no gradients."""
+        return self.interval(boxes, rounding)
 
     @abstractmethod
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
@@ -119,6 +128,13 @@ class Affine(Operation):
         share = allowance(self.terms_of(box), box.centre.dtype)
         return Box(centre, self.apply_absolute(charged(box, share), share))
 
+    def interval_over(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        if not rounding:
+            return self.interval(boxes, rounding)
+        (box,) = boxes
+        centre, share = self.apply(box.centre), allowance(self.terms_of(box), box.centre.dtype)
+        return Box(centre, self.apply_absolute(charged(box, share, spare=True), share))
+
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         (box,) = boxes
         specs, images = slope.shape[:2]
@@ -131,6 +147,8 @@ class Affine(Operation):
 
 class Linear(Affine):
     """A fully connected layer."""
+
+    fresh = True
 
     def __init__(self, layer: nn.Linear) -> None:
         self.weight, self.bias = layer.weight, layer.bias
@@ -148,6 +166,8 @@ class Linear(Affine):
 
 class Convolution(Affine):
     """A two-dimensional convolution with any stride, padding, dilation and groups."""
+
+    fresh = True
 
     def __init__(self, layer: nn.Conv2d) -> None:
         self.weight, self.bias = layer.weight, layer.bias

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import torch
+from torch import Tensor
 
 _SMALL = 1 << 15
 """Results below which handing work to threads costs more than it gains."""
+_CHEAP = 32
+"""Elements of one pass over memory that cost as much as one result."""
 
 
 def in_threads(work: Callable[[int, int], None], rows: int, size: int) -> None:
@@ -20,6 +23,13 @@ def in_threads(work: Callable[[int, int], None], rows: int, size: int) -> None:
         return
     edges = [rows * t // threads for t in range(threads + 1)]
     list(_pool(threads).map(work, edges[:-1], edges[1:]))
+
+
+def over_elements(kernel: Callable[..., None], tensors: Sequence[Tensor], *constants: float) -> None:
+    """`kernel(*arrays, *constants, first, last)` over all elements of contiguous tensors of one size."""
+    arrays = [t.detach().view(-1).numpy() for t in tensors]
+    count = tensors[0].numel()
+    in_threads(lambda first, last: kernel(*arrays, *constants, first, last), count, count // _CHEAP)
 
 
 @cache
