@@ -10,7 +10,7 @@ from torch import Tensor
 
 from _scenes import Scene
 from holdfast.certify import Method, RankBounds, nearest
-from holdfast.evaluate.certifier import Certifier
+from holdfast.certify.certifier import Certifier
 from holdfast.threat import Threat
 
 HITS = 6

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from holdfast import wrap
 from holdfast.bounds import distance_bounds, image_box, interval_bounds, linear_bounds, trace
 from holdfast.certify import CandidateAttack, Method, nearest
-from holdfast.evaluate.certifier import Certifier
+from holdfast.certify.certifier import Certifier
 from holdfast.models import Embedder
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat

@@ -11,8 +11,8 @@ from torch import nn
 from holdfast import wrap
 from holdfast.bounds import Box
 from holdfast.certify import Backward, QueryAttack, crown, nearest
+from holdfast.certify.certifier import Certifier
 from holdfast.errors import ConfigError
-from holdfast.evaluate.certifier import Certifier
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 

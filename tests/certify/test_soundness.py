@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.evaluate import certifier
+from holdfast.certify import certifier
 
 BENCH = Path(__file__).parents[2] / "bench"
 

@@ -170,8 +170,17 @@ def climbed(embedder, images, eps, objective, steps=8):
     return x
 
 
-@pytest.mark.parametrize("threat", ["query:linf:0.02", "both:linf:0.02", "candidates:linf:0.02"])
-def test_no_attack_leaves_the_interval(attacked, threat):
+@pytest.mark.parametrize(
+    ("threat", "method"),
+    [
+        ("query:linf:0.02", "interval"),
+        ("query:linf:0.02", "elided"),
+        ("query:linf:0.02", "crown"),
+        ("both:linf:0.02", "interval"),
+        ("candidates:linf:0.02", "interval"),
+    ],
+)
+def test_no_attack_leaves_the_interval(attacked, threat, method):
     embedder, gallery, pixels = attacked
     wanted = Threat.parse(threat)
     g = torch.Generator().manual_seed(0)
@@ -179,7 +188,7 @@ def test_no_attack_leaves_the_interval(attacked, threat):
     moved = 0
     for number in range(6):
         query = torch.randint(0, 256, (1, 6, 6), generator=g, dtype=torch.uint8)
-        found = certified_search(gallery, embedder, query.numpy(), 6, wanted)
+        found = certified_search(gallery, embedder, query.numpy(), 6, wanted, method=method)
         asked = query.float()[None] / 255
         for entry in found.hits:
             hit = int(entry.hit.id)
@@ -204,6 +213,34 @@ def test_no_attack_leaves_the_interval(attacked, threat):
                     assert entry.best <= least <= most <= entry.worst, (number, entry, sign)
                     moved += most != entry.hit.rank
     assert moved > 0, "the attacks did nothing"
+
+
+def test_a_dearer_method_proves_at_least_as_much_and_more(attacked):
+    embedder, gallery, _ = attacked
+    g = torch.Generator().manual_seed(0)
+    proved = dict.fromkeys(("interval", "elided", "crown"), 0)
+    for _ in range(6):
+        query = torch.randint(0, 256, (1, 6, 6), generator=g, dtype=torch.uint8).numpy()
+        for threat in ("query:linf:0.02", "query:linf:auto"):
+            wide = None
+            for method in proved:
+                hits = certified_search(gallery, embedder, query, 6, Threat.parse(threat), method=method).hits
+                proved[method] += sum(e.verdict == Verdict.CERTIFIED for e in hits)
+                if wide is not None and threat == "query:linf:0.02":
+                    assert all(
+                        w.best <= e.best and e.worst <= w.worst for w, e in zip(wide, hits, strict=True)
+                    )
+                elif wide is not None:
+                    assert all(w.eps <= e.eps for w, e in zip(wide, hits, strict=True))
+                wide = hits
+    assert proved["interval"] < proved["crown"]
+
+
+def test_a_kept_certificate_needs_no_network(attacked):
+    embedder, gallery, pixels = attacked
+    threat = Threat.parse("query:linf:0.02")
+    with pytest.raises(ConfigError, match="keep one of method interval"):
+        certified_search(gallery, embedder, pixels[0].numpy(), 3, threat, method="crown", keep=True)
 
 
 def test_few_altered_candidates_stay_inside(attacked):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from holdfast.gallery import Gallery, Hits
     from holdfast.gallery.certified import CertifiedHits
     from holdfast.models import AnyEmbedder
+
+Sharpness = Literal["interval", "elided", "crown"]
 
 
 def search(
@@ -30,6 +32,10 @@ def search(
             "or linf:auto."
         ),
     ] = None,
+    method: Annotated[
+        Sharpness,
+        typer.Option(help="How hard to try for an altered query; crown takes seconds, and proves most."),
+    ] = "interval",
     keep: Annotated[
         bool,
         typer.Option(help="Keep the certificate in the gallery; later changes say what became of it."),
@@ -45,6 +51,8 @@ def search(
 
     if keep and certify is None:
         raise ConfigError("--keep keeps a certificate: say which with --certify")
+    if method != "interval" and certify is None:
+        raise ConfigError("--method is about certificates: say which with --certify")
     opened, embedder = open_with_embedder(gallery, model, readonly=not keep)
     with opened:
         if k is not None and k > len(opened):
@@ -54,7 +62,7 @@ def search(
         proved: list[CertifiedHits] = []
         results: list[Hits] = []
         if certify is not None:
-            proved = _certified(opened, embedder, images, min(k or 10, len(opened)), certify, keep)
+            proved = _certified(opened, embedder, images, min(k or 10, len(opened)), certify, method, keep)
         else:
             results = [find(opened, embedder, image, k or 10) for image in images]
     if html is not None:
@@ -87,7 +95,13 @@ def search(
 
 
 def _certified(
-    gallery: Gallery, embedder: AnyEmbedder, images: list[Path], k: int, threat: str, keep: bool
+    gallery: Gallery,
+    embedder: AnyEmbedder,
+    images: list[Path],
+    k: int,
+    threat: str,
+    method: Sharpness,
+    keep: bool,
 ) -> list[CertifiedHits]:
     from holdfast.data import read_image
     from holdfast.gallery.certified import certified_search
@@ -96,7 +110,14 @@ def _certified(
     wanted = Threat.parse(threat)
     return [
         certified_search(
-            gallery, embedder, read_image(image, embedder.spec), k, wanted, str(image), keep=keep
+            gallery,
+            embedder,
+            read_image(image, embedder.spec),
+            k,
+            wanted,
+            str(image),
+            method=method,
+            keep=keep,
         )
         for image in images
     ]

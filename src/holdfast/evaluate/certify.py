@@ -13,9 +13,9 @@ from torch import Tensor
 
 from holdfast import data
 from holdfast.certify import Method, RankBounds, nearest
+from holdfast.certify.certifier import Certifier
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
-from holdfast.evaluate.certifier import Certifier
 from holdfast.evaluate.draw import KS, ordered_ks
 from holdfast.evaluate.folder import CERTIFICATION, ROWS, Task, pending
 from holdfast.evaluate.rows import Rows, read_rows

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from holdfast import data
 from holdfast.certify import Method, QueryAttack, RankBounds, largest_eps, nearest
+from holdfast.certify.certifier import Certifier
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
-from holdfast.evaluate.certifier import Certifier
 from holdfast.evaluate.certify import LISTED
 from holdfast.evaluate.draw import KS, ordered_ks
 from holdfast.evaluate.folder import CURVE, ROWS, Task, pending

@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.bounds import Box, image_box, interval_bounds, normalised, trace
-from holdfast.errors import ModelError
+from holdfast.bounds import Box, normalised
+from holdfast.certify.certifier import Certifier
 from holdfast.gallery.boxes import Boxes
-from holdfast.models import AnyEmbedder, Embedder, to_unit
+from holdfast.models import AnyEmbedder, to_unit
 
 _BATCH = 128
 _UNIT = 1 + 2.0**-10
@@ -21,11 +21,7 @@ class Bounder:
     """An embedder as its bounds see it; an operation without bounds is refused here, before any work."""
 
     def __init__(self, embedder: AnyEmbedder) -> None:
-        if not isinstance(embedder, Embedder):
-            raise ModelError(
-                "certificates need a network that can be looked into: a run, a checkpoint or a torch module"
-            )
-        self._graph = trace(embedder)
+        self.certifier = Certifier(embedder)
         self._unit_norm = embedder.unit_norm
 
     def features(self, images: Tensor, eps: float | Tensor) -> Box:
@@ -33,9 +29,7 @@ class Bounder:
 
         They hold what float32 inference computes for every image within `eps` inside [0, 1].
         """
-        with torch.no_grad():
-            # In float64 the bounds pay for the rounding of inference alone, not for their own.
-            return interval_bounds(self._graph, image_box(images.double(), eps, rounding=True), rounding=True)
+        return self.certifier.box(images, eps)
 
     def boxes(self, pixels: NDArray[np.uint8], eps: float) -> Boxes:
         """The boxes of the embeddings of candidates, as a gallery stores them.

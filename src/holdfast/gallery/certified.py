@@ -13,11 +13,14 @@ from holdfast.bounds import Box, box_distance_bounds, distance_bounds, normalise
 from holdfast.certify import (
     BothAttack,
     CandidateAttack,
+    Method,
+    QueryAttack,
     RankBounds,
     Verdict,
     largest_eps,
 )
 from holdfast.certify.blocks import Attack, Distances, few_in_blocks, query_ranks, ranks_in_blocks
+from holdfast.certify.certifier import Certifier
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery.bounding import Bounder
 from holdfast.gallery.boxes import named
@@ -30,6 +33,8 @@ from holdfast.models import AnyEmbedder, to_unit
 from holdfast.threat import Threat
 
 _SLACK = 1 + 2.0**-30
+SHARPENED = 1024
+"""Candidates that pruning may leave for the dearer tests of an altered query; they cost memory and time."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,25 @@ class CertifiedHits:
 
 
 @dataclass(frozen=True)
+class Sharper:
+    """A dearer test of an altered query than its box, for what the box leaves open; an eps for each box."""
+
+    certifier: Certifier
+    method: Method
+    image: Tensor
+    eps: Tensor
+    k: int
+
+    def row(self, number: int) -> Sharper:
+        """The test for one of the boxes."""
+        return Sharper(self.certifier, self.method, self.image, self.eps[number : number + 1], self.k)
+
+    def attack(self, vectors: Tensor) -> QueryAttack:
+        """What altering the query can do to the ranking of these candidates."""
+        return self.certifier.query_attack(self.eps, self.method, self.image, vectors, [self.k])
+
+
+@dataclass(frozen=True)
 class Asked:
     """A query as certificates need it: its embedding, and the box of its features before normalisation.
 
@@ -70,12 +94,14 @@ class Asked:
     embedding: Floats
     box: Box | None
     unit_norm: bool
+    sharper: Sharper | None = None
 
     def row(self, number: int) -> Asked:
         """The query with one of its boxes."""
         if self.box is None:
             return self
-        return Asked(self.embedding, self.box.take(slice(number, number + 1)), self.unit_norm)
+        sharper = None if self.sharper is None else self.sharper.row(number)
+        return Asked(self.embedding, self.box.take(slice(number, number + 1)), self.unit_norm, sharper)
 
     @property
     def moved(self) -> Box:
@@ -94,29 +120,42 @@ def certified_search(
     threat: Threat,
     name: str = "query",
     *,
+    method: Method = "interval",
     keep: bool = False,
 ) -> CertifiedHits:
     """The k nearest candidates with rank intervals that hold under every attack within `threat`.
 
     With `linf:auto` each hit gets the largest eps at which it surely stays among the k, found by
-    bisection, and its interval there. With `keep` the gallery keeps the certificate, to be checked
-    again when its candidates change.
+    bisection, and its interval there. Methods `elided` and `crown` try harder for an altered query, where
+    the interval test leaves a hit open and pruning leaves at most `SHARPENED` candidates. With `keep` the
+    gallery keeps the certificate, to be checked again when its candidates change.
     """
     if threat.norm != "linf" or (threat.eps is None and (threat.who != "query" or keep)):
         raise ConfigError(
             f"search certifies linf:EPS for the query, the candidates or both, and linf:auto for the query"
             f"{' where it is not kept' if keep else ''}, not '{threat}'"
         )
+    if keep and method != "interval":
+        raise ConfigError(
+            f"a kept certificate is checked again without the network, which {method} needs; "
+            "keep one of method interval"
+        )
     gallery.check_embedder(embedder_info(embedder))
     image = to_unit(torch.from_numpy(np.array(pixels))[None])
     embedding = embedder.embed(image).numpy()[0]
     bounder = None if threat.who == "candidates" else Bounder(embedder)
+    if bounder is not None:
+        bounder.certifier.check(method)
 
     def asked(eps: float | Tensor) -> Asked:
         size = torch.as_tensor(eps, dtype=torch.float64).reshape(-1)
         images = image.expand(len(size), *image.shape[1:])
-        box = None if bounder is None else bounder.features(images, size)
-        return Asked(embedding, box, embedder.unit_norm)
+        if bounder is None:
+            return Asked(embedding, None, embedder.unit_norm)
+        sharper = None
+        if threat.who == "query" and method in ("elided", "crown"):
+            sharper = Sharper(bounder.certifier, method, image, size, k)
+        return Asked(embedding, bounder.features(images, size), embedder.unit_norm, sharper)
 
     if threat.eps is None:
         with gallery.snapshot():
@@ -231,9 +270,30 @@ class Ranking:
                 max_norm=self._gallery.max_norm,
                 unit_norm=asked.unit_norm,
             )
+            if asked.sharper is not None and len(others) <= SHARPENED:
+                bounds = self._sharpened(bounds, asked.sharper, hits, others, rank)
         else:
             bounds = ranks_in_blocks(lambda slots: self._attack(asked, slots), hits, others, rank, total)
         return bounds, len(hits) + len(others)
+
+    def _sharpened(
+        self, bounds: RankBounds, sharper: Sharper, hits: Slots, others: Slots, rank: Tensor
+    ) -> RankBounds:
+        """The intervals that both tests allow, where the first left a hit open.
+
+        All candidates at once, never in blocks: which pairs the dearest test tries depends on the others.
+        """
+        if bool(((bounds.worst <= self._k) & bounds.known).all()):
+            return bounds
+        slots = np.concatenate([hits, others])
+        clean = self._scan.distances(slots)
+        # Ranks among these; candidates that tie with a hit are on no side of it.
+        among = 1 + torch.from_numpy((clean[None] < clean[: len(hits), None]).sum(1))[None]
+        vectors = torch.from_numpy(self._gallery.vectors_at(slots)).double()
+        dear = sharper.attack(vectors).ranks(torch.arange(len(hits))[None], among)
+        known, worst = dear.known, torch.where(dear.known, dear.worst, len(self._gallery))
+        best = torch.where(known, torch.maximum(bounds.best, dear.best), bounds.best)
+        return RankBounds(rank, best, torch.minimum(bounds.worst, worst), bounds.known | known)
 
     def _attack(self, asked: Asked, slots: Slots) -> Attack:
         if self._threat.who == "both":

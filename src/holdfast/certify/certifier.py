@@ -9,17 +9,12 @@ from torch import Tensor
 
 from holdfast.bounds import Box, Graph, Relaxation, image_box, interval_bounds, normalised, trace
 from holdfast.bounds.operations import allowance
-from holdfast.certify import (
-    Backward,
-    BothAttack,
-    CandidateAttack,
-    FewCandidatesAttack,
-    LastLayer,
-    Method,
-    QueryAttack,
-)
-from holdfast.errors import ConfigError
-from holdfast.models import Embedder
+from holdfast.certify.candidates import BothAttack, CandidateAttack, FewCandidatesAttack
+from holdfast.certify.crown import Backward
+from holdfast.certify.pairwise import Method
+from holdfast.certify.ranking import LastLayer, QueryAttack
+from holdfast.errors import ConfigError, ModelError
+from holdfast.models import AnyEmbedder, Embedder
 from holdfast.threat import Threat
 
 
@@ -30,7 +25,11 @@ class Certifier:
     rounding of inference is left out of the bounds, as in the paper.
     """
 
-    def __init__(self, embedder: Embedder, *, clip: bool = True, rounding: bool = True) -> None:
+    def __init__(self, embedder: AnyEmbedder, *, clip: bool = True, rounding: bool = True) -> None:
+        if not isinstance(embedder, Embedder):
+            raise ModelError(
+                "certificates need a network that can be looked into: a run, a checkpoint or a torch module"
+            )
         embedder.eval()
         self._embedder, self._clip, self._rounding = embedder, clip, rounding
         self._graph: Graph = trace(embedder)
