@@ -9,7 +9,7 @@ from holdfast.errors import ConfigError
 from holdfast.evaluate.rows import read_rows
 from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
 from holdfast.reproduce.cells import write_cells
-from holdfast.reproduce.run import is_done
+from holdfast.reproduce.run import missing_parts
 
 PLAN = """
 queries = 60
@@ -23,6 +23,11 @@ rounding = false
 
 [tests.tight]
 method = "elided"
+
+[attacks]
+seeds = [0]
+steps = 2
+ca_queries = 3
 
 [datasets.mini]
 train_eps = "0.1"
@@ -91,7 +96,13 @@ def test_from_plan_to_page(home, tmp_path):
     said: list[str] = []
     for job in plan.jobs():
         assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", said.append)
-        assert is_done(home, "tiny", job, plan)
+        assert missing_parts(home, "tiny", job, plan) == []
+    attacked = home / "rows" / "tiny" / "mini-small-triplet-s0" / "er-recall.csv.gz"
+    kept = attacked.read_bytes()
+    attacked.unlink()
+    assert missing_parts(home, "tiny", plan.jobs()[0], plan) == ["attacks"]
+    assert reproduce_job(home, "tiny", plan.jobs()[0], plan, tmp_path / "work", said.append)
+    assert attacked.read_bytes() == kept, "the same network attacked anew gives the same rows"
     before = len(said)
     assert reproduce_job(home, "tiny", plan.jobs()[0], plan, tmp_path / "nowhere", said.append)
     assert len(said) == before, "finished rows are not made again"
@@ -113,6 +124,11 @@ def test_from_plan_to_page(home, tmp_path):
     assert by_key["2", "mini", "small", "unheard-of", "query", "0.02", 5, "cr_recall"].ours is None
     tight = by_key["3", "mini", "small", "tuned", "candidates", "2/255", 5, "cr_recall_tight"]
     assert tight.ours >= by_key["3", "mini", "small", "tuned", "candidates", "2/255", 5, "cr_recall"].ours
+    er = by_key["2", "mini", "small", "triplet", "candidates", "0.02", 5, "er_recall"]
+    assert (er.n, er.seeds) == (3, 1)
+    attacked_rows = read_rows(attacked).columns
+    mine = attacked_rows["threat"] == "candidates:linf:0.02"
+    assert er.ours == pytest.approx(attacked_rows["attacked_5"][mine].mean())
     write_cells(home / "cells.json", cells)
     assert len(json.loads((home / "cells.json").read_text())) == len(cells)
     page = write_page(home, "tiny", plan, cells).read_text()
@@ -121,7 +137,7 @@ def test_from_plan_to_page(home, tmp_path):
 
     (home / "tiny.toml").write_text(PLAN.replace("steps = 3", "steps = 4"))
     with pytest.raises(ConfigError, match="other settings"):
-        is_done(home, "tiny", read_plan(home, "tiny").jobs()[0], read_plan(home, "tiny"))
+        missing_parts(home, "tiny", read_plan(home, "tiny").jobs()[0], read_plan(home, "tiny"))
 
 
 def test_what_is_wrong_with_a_plan_is_said(home):

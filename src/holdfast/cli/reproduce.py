@@ -35,7 +35,7 @@ def reproduce(
     from holdfast.errors import ConfigError
     from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
     from holdfast.reproduce.cells import write_cells
-    from holdfast.reproduce.run import is_done
+    from holdfast.reproduce.run import missing_parts
 
     home = folder / paper
     if not home.is_dir():
@@ -51,11 +51,12 @@ def reproduce(
             f"the preset '{preset}' has no runs for {f'table {table}' if table else 'all tables'}"
             f"{f' that match {only}' if only else ''}; see --list, or take another --preset"
         )
-    done = {job.name: is_done(home, preset, job, plan) for job in jobs}
+    lacks = {job.name: missing_parts(home, preset, job, plan) for job in jobs}
     if list_runs:
-        print_table(["run", "rows"], [[name, "done" if there else "missing"] for name, there in done.items()])
+        rows = [[name, "missing: " + ", ".join(parts) if parts else "done"] for name, parts in lacks.items()]
+        print_table(["run", "rows"], rows)
         return
-    missing = [job for job in jobs if not done[job.name]]
+    missing = [job for job in jobs if lacks[job.name]]
     note(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done already")
     for job in [] if page_only else missing:
         if not reproduce_job(home, preset, job, plan, work / paper, note):

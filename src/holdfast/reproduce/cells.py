@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from holdfast.errors import DataError
 from holdfast.evaluate.rows import read_rows
 from holdfast.metrics import bootstrap
-from holdfast.reproduce.plan import Job, Plan
-from holdfast.reproduce.run import RUN, THREATS, rows_folder
+from holdfast.reproduce.plan import THREATS, Job, Plan
+from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
 
 METRICS = {
     ("paper", "recall"): "recall",
@@ -23,8 +23,10 @@ METRICS = {
     ("tight", "cr"): "cr_recall_tight",
     ("tight", "one_sided"): "cr_recall_one_sided",
     ("tight", "hit"): "certified_hit_rate",
+    ("er-recall", "attacked"): "er_recall",
+    ("er-recall", "robust"): "robust_recall",
 }
-"""By test and column: `cr_recall` is the paper's number under the paper's test; the others are ours."""
+"""By file of rows and column: `cr_recall` is the paper's number under the paper's test."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,11 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
     found: dict[tuple[Any, ...], list[NDArray[np.float64]]] = {}
     for job in plan.jobs():
         kept = rows_folder(folder, preset, job)
-        if (kept / RUN).exists():
-            for test in plan.tests:
-                for key, values in _of_job(kept, test, job, plan.ks):
-                    found.setdefault(key, []).append(values)
+        files = [kept / ER_ROWS] if (kept / ER_ROWS).exists() else []
+        files += [kept / f"{test}.csv.gz" for test in plan.tests] if (kept / RUN).exists() else []
+        for file in files:
+            for key, values in _of_job(file, job, plan.ks):
+                found.setdefault(key, []).append(values)
     printed = read_targets(folder)
     cells = []
     for key in [*printed, *(key for key in found if key not in printed)]:
@@ -95,14 +98,12 @@ def write_cells(path: Path, cells: Sequence[Cell]) -> None:
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
-def _of_job(
-    kept: Path, test: str, job: Job, ks: Sequence[int]
-) -> list[tuple[tuple[Any, ...], NDArray[np.float64]]]:
+def _of_job(file: Path, job: Job, ks: Sequence[int]) -> list[tuple[tuple[Any, ...], NDArray[np.float64]]]:
     """The values, one a query, of every cell that one file of rows speaks of."""
-    columns = read_rows(kept / f"{test}.csv.gz").columns
+    columns = read_rows(file).columns
     out = []
-    for (of_test, column), metric in METRICS.items():
-        if of_test != test:
+    for (test, column), metric in METRICS.items():
+        if test != file.name.removesuffix(".csv.gz"):
             continue
         for eps, table in job.tables.items():
             clean = metric == "recall"

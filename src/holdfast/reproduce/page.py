@@ -14,7 +14,8 @@ from holdfast.reproduce.run import RUN, rows_folder
 PAGE = "results.md"
 _TITLES = {
     "recall": "Recall@K",
-    "er_recall": "ER-Recall@K",
+    "er_recall": "ER-Recall@K, under our attack",
+    "robust_recall": "Robust recall: a right hit before and under that attack",
     "cr_recall": "CR-Recall@K, the paper's test (box not clipped, Eq. 17 and 18, two-sided)",
     "cr_recall_tight": "CR-Recall@K, our test (two-sided)",
     "cr_recall_one_sided": "One-sided: a same-class hit of the top K stays in the top K, our test",

@@ -19,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.certify import Method
 from holdfast.errors import ConfigError
-from holdfast.threat import parse_eps
+from holdfast.threat import Threat, parse_eps
 from holdfast.training import merge, read_toml
 from holdfast.training.config import explain
 from holdfast.training.defences import defence_class
+
+THREATS = ("query", "candidates")
 
 
 class _Table(BaseModel):
@@ -35,6 +37,15 @@ class Test(_Table):
     method: Method
     clip: bool = True
     rounding: bool = True
+
+
+class AttackPlan(_Table):
+    """How ER-Recall is measured: which training seeds, by how many steps of our PGD, on how many queries."""
+
+    seeds: list[int] = Field(min_length=1)
+    steps: int = Field(default=100, ge=1)
+    ca_queries: int = Field(default=100, ge=1)
+    """Queries whose candidates are altered, 100 candidates each; altered queries are all of them."""
 
 
 class _Settings(_Table):
@@ -82,6 +93,7 @@ class Plan(_Table):
     candidates: int = Field(ge=1)
     ks: list[int]
     tests: dict[str, Test]
+    attacks: AttackPlan | None = None
     datasets: dict[str, DatasetPlan]
     methods: dict[str, MethodPlan]
     experiments: list[Experiment]
@@ -157,6 +169,11 @@ class Job:
     def start_name(self) -> str:
         """The run that this one fine-tunes."""
         return f"{self.dataset}-{self.model}-{self.start}-s{self.seed}"
+
+    @property
+    def threats(self) -> list[Threat]:
+        """What it is tested against."""
+        return [Threat.parse(f"{who}:linf:{eps}") for eps in self.eps for who in THREATS]
 
     @property
     def eps(self) -> list[str]:

@@ -10,17 +10,19 @@ from typing import Any
 
 from holdfast import data, models
 from holdfast.errors import ConfigError
+from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.certify import certify
+from holdfast.evaluate.er_recall import er_recall
 from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import config_hash
+from holdfast.evaluate.rows import config_hash, read_header
 from holdfast.files import atomic_write
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.plan import Job, Plan
-from holdfast.threat import Threat
 from holdfast.training import load_data, merge, parse, train
 
 RUN = "run.json"
-THREATS = ("query", "candidates")
+ER_ROWS = "er-recall.csv.gz"
+CERTIFICATES, ATTACKS = "certificates", "attacks"
 
 
 def rows_folder(folder: Path, preset: str, job: Job) -> Path:
@@ -28,17 +30,27 @@ def rows_folder(folder: Path, preset: str, job: Job) -> Path:
     return folder / "rows" / preset / job.name
 
 
-def is_done(folder: Path, preset: str, job: Job, plan: Plan) -> bool:
-    """Whether all rows of the run are there; rows of other settings are an error, never mixed in."""
+def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
+    """What of the run has no rows yet; rows of other settings are an error, never mixed in."""
     kept = rows_folder(folder, preset, job)
+    missing = []
     if not (kept / RUN).exists():
-        return False
-    found = json.loads((kept / RUN).read_text())
-    if found["hash"] != _hash(job, plan):
-        raise ConfigError(
-            f"the rows in {kept} are of other settings than the plan's; remove them to run it anew"
-        )
-    return True
+        missing.append(CERTIFICATES)
+    elif json.loads((kept / RUN).read_text())["hash"] != _hash(job, plan):
+        raise _other_settings(kept / RUN)
+    if plan.attacks is not None and job.seed in plan.attacks.seeds:
+        if not (kept / ER_ROWS).exists():
+            missing.append(ATTACKS)
+        else:
+            found = read_header(kept / ER_ROWS)["config"]
+            wanted = plan.attacks.ca_queries, plan.attacks.steps
+            if (found["ca_queries"], found["search"][0]["steps"]) != wanted:
+                raise _other_settings(kept / ER_ROWS)
+    return missing
+
+
+def _other_settings(rows: Path) -> ConfigError:
+    return ConfigError(f"{rows} is of other settings than the plan's; remove it to run it anew")
 
 
 def reproduce_job(
@@ -48,7 +60,8 @@ def reproduce_job(
 
     The network itself stays in `work`, where a stopped run goes on.
     """
-    if is_done(folder, preset, job, plan):
+    missing = missing_parts(folder, preset, job, plan)
+    if not missing:
         return True
     out = work / preset / job.name
     if not (out / models.CARD).exists():
@@ -65,15 +78,46 @@ def reproduce_job(
             return False
     embedder = models.load(out)
     images = load_data(parse(_without_start(job.config))).test
-    threats = [Threat.parse(f"{who}:linf:{eps}") for eps in job.eps for who in THREATS]
     kept = rows_folder(folder, preset, job)
+    kept.mkdir(parents=True, exist_ok=True)
+    if CERTIFICATES in missing:
+        _certify(embedder, images, out, kept, job, plan, say)
+    if ATTACKS in missing:
+        assert plan.attacks is not None
+        say(f"{job.name}: attacking")
+        attacked = er_recall(
+            embedder,
+            images,
+            out / "attacks",
+            job.threats,
+            queries=plan.queries,
+            candidates=plan.candidates,
+            ca_queries=plan.attacks.ca_queries,
+            seed=job.seed,
+            ks=plan.ks,
+            settings=Settings(steps=plan.attacks.steps),
+        )
+        shutil.copyfile(attacked.folder / ROWS, kept / ER_ROWS)
+    return True
+
+
+def _certify(
+    embedder: models.Embedder,
+    images: data.ImageSet,
+    out: Path,
+    kept: Path,
+    job: Job,
+    plan: Plan,
+    say: Callable[[str], None],
+) -> None:
+    """Every test's rows, and last the record that says they are all there."""
     for name, test in plan.tests.items():
         say(f"{job.name}: certifying, {name} test")
         done = certify(
             embedder,
             images,
             out / "certifications" / name,
-            threats,
+            job.threats,
             queries=plan.queries,
             candidates=plan.candidates,
             seed=job.seed,
@@ -83,7 +127,6 @@ def reproduce_job(
             rounding=test.rounding,
             listed=0,
         )
-        kept.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(done.folder / ROWS, kept / f"{name}.csv.gz")
     card = json.loads((out / models.CARD).read_text())
     record = {
@@ -97,7 +140,6 @@ def reproduce_job(
     }
     # Last, because a folder with this file is a finished run.
     atomic_write(kept / RUN, json.dumps(record, indent=2) + "\n")
-    return True
 
 
 def _hash(job: Job, plan: Plan) -> str:
