@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper
 
-from holdfast.errors import MissingExtraError, ModelError
+from holdfast.attacks import Attack, Given, objective, optimiser
+from holdfast.errors import ConfigError, MissingExtraError, ModelError
 from holdfast.models import Embedder, Foreign, find, named_by_file
 from holdfast.spec import ImageSpec
+from holdfast.threat import Threat
 
 SPEC = ImageSpec(3, 4, 4)
 
@@ -122,60 +123,67 @@ def test_what_a_python_file_does_not_give(file):
         find(f"{file}:embedder")
 
 
-def fake_runtime(shape, kind="tensor(float)"):
-    """onnxruntime's documented interface around a known function."""
-
-    class InferenceSession:
-        def __init__(self, path, providers):
-            if b"broken" in Path(path).read_bytes():
-                raise RuntimeError("INVALID_PROTOBUF\nmore lines")
-
-        def get_inputs(self):
-            return [types.SimpleNamespace(name="pixels", shape=shape, type=kind)]
-
-        def get_outputs(self):
-            return [types.SimpleNamespace(name="vectors")]
-
-        def run(self, names, feed):
-            (pixels,) = feed.values()
-            assert names == ["vectors"]
-            assert pixels.dtype == np.float32
-            assert not isinstance(shape[0], int) or len(pixels) == shape[0]
-            return [pixels.mean((2, 3))]
-
-    return types.SimpleNamespace(InferenceSession=InferenceSession)
+def write_onnx(path, shape, scale=1.0):
+    """A network that takes images to `scale` times their mean colour; a size given by name is left open."""
+    pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, shape)
+    vectors = helper.make_tensor_value_info("vectors", TensorProto.FLOAT, [shape[0], shape[1]])
+    constants = [
+        helper.make_tensor("axes", TensorProto.INT64, [len(shape[2:])], [*range(2, len(shape))]),
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [scale]),
+    ]
+    nodes = [
+        helper.make_node("ReduceMean", ["pixels", "axes"], ["mean"], keepdims=0),
+        helper.make_node("Mul", ["mean", "scale"], ["vectors"]),
+    ]
+    graph = helper.make_graph(nodes, "mean colour", [pixels], [vectors], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
 
 
 @pytest.mark.parametrize("shape", [["N", 3, 4, 4], [4, 3, 4, 4], ["N", 3, "H", "W"]])
-def test_an_onnx_file(tmp_path, monkeypatch, shape):
-    monkeypatch.setitem(sys.modules, "onnxruntime", fake_runtime(shape))
+def test_an_onnx_file(tmp_path, shape):
     path = tmp_path / "net.onnx"
-    path.write_bytes(b"weights")
+    write_onnx(path, shape)
     embedder = find(path, SPEC if shape[2] == "H" else None)
     assert isinstance(embedder, Foreign)
     pixels = torch.rand(9, 3, 4, 4)
     torch.testing.assert_close(embedder.embed(pixels), pixels.mean((2, 3)))
-    path.write_bytes(b"other weights")
+    write_onnx(path, shape, scale=2.0)
     assert find(path, SPEC).fingerprint() != embedder.fingerprint()
+
+
+def test_an_onnx_file_is_attacked_without_gradients(tmp_path):
+    path = tmp_path / "net.onnx"
+    write_onnx(path, ["N", 3, 4, 4])
+    images = torch.full((2, 3, 4, 4), 0.5)
+    attack = Attack(objective("es", Given()), optimiser("nes", queries=1000), Threat.parse("query:linf:0.1"))
+    altered = attack.run(find(path), images)
+    # Mean colour moves most, by 0.1 in every channel, when all pixels go the same way.
+    moved = (altered.images.mean((2, 3)) - 0.5).norm(dim=1)
+    assert (moved > 0.07 * 3**0.5).all()
+    with pytest.raises(ConfigError, match="gradient"):
+        Attack(objective("es", Given()), optimiser("pgd"), Threat.parse("query:linf:0.1")).run(
+            find(path), images
+        )
 
 
 def test_onnx_files_that_do_not_fit(tmp_path, monkeypatch):
     path = tmp_path / "net.onnx"
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingExtraError, match=r"holdfast\[onnx\]"):
-        find(path)
-    monkeypatch.setitem(sys.modules, "onnxruntime", fake_runtime(["N", 3, "H", "W"]))
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(MissingExtraError, match=r"holdfast\[onnx\]"):
+            find(path)
     with pytest.raises(ModelError, match="no ONNX file"):
         find(path)
-    path.write_bytes(b"weights")
+    write_onnx(path, ["N", 3, "H", "W"])
     with pytest.raises(ModelError, match="give it with --image-size"):
         find(path)
-    monkeypatch.setitem(sys.modules, "onnxruntime", fake_runtime(["N", 3, 8, 8]))
+    write_onnx(path, ["N", 3, 8, 8])
     with pytest.raises(ModelError, match="takes images of 3x8x8"):
         find(path, SPEC)
-    monkeypatch.setitem(sys.modules, "onnxruntime", fake_runtime(["N", 48]))
+    write_onnx(path, ["N", 48])
     with pytest.raises(ModelError, match="must take one"):
         find(path)
     path.write_bytes(b"broken")
-    with pytest.raises(ModelError, match=r"INVALID_PROTOBUF$"):
+    with pytest.raises(ModelError, match="Protobuf parsing failed"):
         find(path)

@@ -28,6 +28,7 @@ method = "elided"
 seeds = [0]
 steps = 2
 ca_queries = 3
+sources = 20
 
 [datasets.mini]
 train_eps = "0.1"

@@ -45,7 +45,9 @@ class AttackPlan(_Table):
     seeds: list[int] = Field(min_length=1)
     steps: int = Field(default=100, ge=1)
     ca_queries: int = Field(default=100, ge=1)
-    """Queries whose candidates are altered, 100 candidates each; altered queries are all of them."""
+    """Queries whose candidates are altered; queries that are altered themselves are all of them."""
+    sources: int = Field(default=100, ge=1)
+    """Candidates that are altered for a query."""
 
 
 class _Settings(_Table):

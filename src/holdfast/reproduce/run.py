@@ -43,8 +43,8 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
             missing.append(ATTACKS)
         else:
             found = read_header(kept / ER_ROWS)["config"]
-            wanted = plan.attacks.ca_queries, plan.attacks.steps
-            if (found["ca_queries"], found["search"][0]["steps"]) != wanted:
+            made = {"steps": found["search"][0]["steps"], **{k: found[k] for k in ("ca_queries", "sources")}}
+            if made != plan.attacks.model_dump(exclude={"seeds"}):
                 raise _other_settings(kept / ER_ROWS)
     return missing
 
@@ -93,6 +93,7 @@ def reproduce_job(
             queries=plan.queries,
             candidates=plan.candidates,
             ca_queries=plan.attacks.ca_queries,
+            sources=plan.attacks.sources,
             seed=job.seed,
             ks=plan.ks,
             settings=Settings(steps=plan.attacks.steps),
