@@ -135,6 +135,19 @@ def test_act_brings_positive_and_negative_together_inside_the_threat():
     assert (after < before).all()
 
 
+def test_boxes_too_wide_to_certify_are_said(tmp_path):
+    config = parse(
+        {
+            "data": {"name": "fashion-mnist-mini", "validation": 0},
+            "defence": {"name": "certified-rank", "eps": 0.5, "ramp_start": 0, "ramp_end": 0, "boxes": 20},
+            "train": {"steps": 4, "batch": 60, "log_every": 1},
+        }
+    )
+    said: list[str] = []
+    train(config, tmp_path / "run", say=said.append)
+    assert sum("the boxes are larger" in line for line in said) == 1
+
+
 def test_act_leaves_a_frozen_layer_frozen():
     defence = build_defence(parse({"defence": {"name": "act", "eps": 0.1}}).defence, 3)
     net = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(36, 4)).train()

@@ -108,6 +108,7 @@ def fit(
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     started = saved = time.monotonic()
     notes: dict[str, str] = {}
+    wide = False
     with _reproducible(), _stop_request() as stop, bar("training", steps, step) as advance:
         while step < steps and not stop.is_set():
             moment = Moment(step, steps)
@@ -140,6 +141,14 @@ def fit(
                 spread = spread or seen["mean_distance"]
                 if seen["mean_distance"] < COLLAPSED * spread:
                     warn(f"step {step}: the embedding has collapsed (all outputs alike)")
+                radius = terms.logs.get("radius", 0.0)
+                if not wide and step >= steps / 2 and radius > seen["mean_distance"]:
+                    wide = True
+                    warn(
+                        f"step {step}: the boxes are larger (radius {radius:.3g}) than images are apart "
+                        f"({seen['mean_distance']:.3g}), so nothing is certified; begin the ramp earlier "
+                        "(defence.ramp_start) or train for a smaller eps"
+                    )
                 notes["loss"] = f"loss {loss:.4f}  separability {seen.get('separability', 0.0):.2f}"
             if validate is not None and (step % every == 0 or step == steps):
                 result = validate()

@@ -57,6 +57,7 @@ class CertifiedMargin(Bounded):
         # Only ratios count in the loss; this keeps the scale itself near 1.
         loss = loss + 0.01 * scale.log().square()
         logs = {"eps": eps, "kappa": kappa, "certified_pairs": (worst > 0).float().mean().item()}
+        logs["radius"] = box.radius.detach().norm(dim=1).mean().item()
         return Terms(loss, embeddings, logs)
 
 

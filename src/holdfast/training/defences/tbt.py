@@ -38,13 +38,16 @@ class Tbt(Bounded):
         embeddings = embedder(batch.images)
         distance = distances(embeddings)
         triplets = random_triplets(batch.labels)
+        logs = {"eps": eps, "kappa": kappa}
         loss = kappa * triplet_loss(distance, triplets, self.options.margin)
         if kappa < 1 and len(triplets[0]):
-            upper, lower = distance_bounds(self.box(embedder, batch.images, eps), embeddings)
+            box = self.box(embedder, batch.images, eps)
+            logs["radius"] = box.radius.detach().norm(dim=1).mean().item()
+            upper, lower = distance_bounds(box, embeddings)
             slack = looseness(distance, upper, lower)
             anchor, positive, negative = triplets
             loss = loss + (1 - kappa) * (slack[anchor, positive] + slack[anchor, negative]).mean()
-        return Terms(loss, embeddings, {"eps": eps, "kappa": kappa})
+        return Terms(loss, embeddings, logs)
 
 
 def looseness(distance: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
