@@ -123,18 +123,6 @@ def test_certified_margin_counts_exactly_the_pairs_that_are_certified():
     assert got == pytest.approx(sum(sure) / len(sure))
 
 
-def test_act_brings_positive_and_negative_together_inside_the_threat():
-    defence = build_defence(parse({"defence": {"name": "act", "eps": 0.1}}).defence, 3)
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, 4))
-    p, n = torch.rand(5, 1, 6, 6), torch.rand(5, 1, 6, 6)
-    near_p, near_n = defence.bring_together(net, p, n)
-    assert ((near_p - p).abs() <= 0.1 + 1e-6).all()
-    assert ((near_n >= 0) & (near_n <= 1)).all()
-    before, after = ((net(a) - net(b)).norm(dim=1) for a, b in ((p, n), (near_p, near_n)))
-    assert (after < before).all()
-
-
 def test_boxes_too_wide_to_certify_are_said(tmp_path):
     config = parse(
         {
@@ -146,14 +134,6 @@ def test_boxes_too_wide_to_certify_are_said(tmp_path):
     said: list[str] = []
     train(config, tmp_path / "run", say=said.append)
     assert sum("the boxes are larger" in line for line in said) == 1
-
-
-def test_act_leaves_a_frozen_layer_frozen():
-    defence = build_defence(parse({"defence": {"name": "act", "eps": 0.1}}).defence, 3)
-    net = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(36, 4)).train()
-    net[0].eval()
-    defence.bring_together(net, torch.rand(5, 1, 6, 6), torch.rand(5, 1, 6, 6))
-    assert [layer.training for layer in net] == [False, True, True]
 
 
 def test_ibp_initialisation_keeps_boxes_from_growing():

@@ -56,6 +56,27 @@ def semi_hard_triplets(distance: Tensor, labels: Tensor, width: float) -> Triple
     return anchor, positive, torch.where(high > low, inside, anywhere)
 
 
+def paired_triplets(labels: Tensor, distance: Tensor | None = None, width: float = 0.0) -> Triplets:
+    """One triplet for each pair of a batch (a, p), (a, p), …: with a random negative, or a semi-hard one.
+
+    A pair that finds no negative is left out.
+    """
+    if distance is None:
+        anchor, positive, negative = random_triplets(labels)
+    else:
+        anchor, positive, negative = semi_hard_triplets(distance, labels, width)
+    kept = (anchor % 2 == 0) & (positive == anchor + 1)
+    return anchor[kept], positive[kept], negative[kept]
+
+
+def entanglement(embeddings: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The mean distances within and between the classes of a batch."""
+    distance = distances(embeddings.detach())
+    same = labels[:, None] == labels[None]
+    apart = ~torch.eye(len(labels), dtype=torch.bool)
+    return distance[same & apart].mean().item(), distance[~same].mean().item()
+
+
 def _pairs(labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Ordered same-class pairs whose anchor has a negative; per image: negatives first, their number."""
     same = labels[:, None] == labels[None]

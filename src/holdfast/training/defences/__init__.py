@@ -8,9 +8,12 @@ from holdfast.errors import ConfigError, unknown_name
 from holdfast.training.defences.act import Act
 from holdfast.training.defences.base import Batch, Defence, DefenceOptions, Moment, Terms
 from holdfast.training.defences.c_ibp import CIbp
+from holdfast.training.defences.ca_tride import CaTride
 from holdfast.training.defences.certified_margin import CertifiedMargin
 from holdfast.training.defences.certified_rank import CertifiedRank
+from holdfast.training.defences.est import Est
 from holdfast.training.defences.fctb import Fctb
+from holdfast.training.defences.hm import Hm
 from holdfast.training.defences.margin import Margin
 from holdfast.training.defences.tbt import Tbt
 from holdfast.training.defences.triplet import Triplet
@@ -18,7 +21,10 @@ from holdfast.training.defences.triplet import Triplet
 DEFENCES: dict[str, type[Defence]] = {
     "triplet": Triplet,
     "margin": Margin,
+    "est": Est,
     "act": Act,
+    "hm": Hm,
+    "ca-tride": CaTride,
     "c-ibp": CIbp,
     "tbt": Tbt,
     "fctb": Fctb,

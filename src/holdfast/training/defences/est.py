@@ -1,0 +1,33 @@
+"""Embedding-shifted triplets (Zhou et al. 2020): every image is pushed as far from itself as it goes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+from holdfast.training.adversary import Found, Triple, apart
+from holdfast.training.defences.adversarial import Adversarial, AdversarialOptions
+from holdfast.training.defences.base import Moment
+
+
+class EstOptions(AdversarialOptions):
+    """The direct form: the shift d(x, x̃) itself is raised, whatever the triplet."""
+
+    name: Literal["est"] = "est"
+
+
+class Est(Adversarial):
+    """Triplet loss on images whose embeddings were shifted most."""
+
+    Options = EstOptions
+
+    def __init__(self, options: EstOptions, classes: int) -> None:
+        super().__init__()
+        self.options = options
+
+    def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
+        still = clean.of("apn")
+        goal = lambda z: -apart(z.of("apn"), still).mean()  # noqa: E731
+        # At the clean images the shift is least, and flat.
+        return self.search(embedder, images, clean, "apn", goal, at, jitter=0.1)
