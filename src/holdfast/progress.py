@@ -12,7 +12,12 @@ Advance = Callable[..., None]
 
 
 def shown() -> bool:
-    """Whether bars are drawn: HOLDFAST_PROGRESS=1 or 0 decides, else whether stderr is a terminal."""
+    """Whether bars are drawn: HOLDFAST_PROGRESS=1 or 0 decides, else whether stderr is a terminal.
+
+    Of several processes that train together only the first draws one.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return False
     wish = os.environ.get("HOLDFAST_PROGRESS", "")
     return wish == "1" if wish else sys.stderr.isatty()
 

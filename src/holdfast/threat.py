@@ -44,7 +44,7 @@ class Threat:
 
     def __str__(self) -> str:
         limit = "" if self.most is None else f":m={self.most}"
-        size = self.size or ("auto" if self.eps is None else f"{self.eps:g}")
+        size = self.size or ("auto" if self.eps is None else repr(float(self.eps)))
         return f"{self.who}:{self.norm}:{size}{limit}"
 
     @classmethod

@@ -137,8 +137,23 @@ def test_from_plan_to_page(home, tmp_path):
     assert f".01 / {found.ours:.2f}".replace("/ 0.", "/ .") in page
 
     (home / "tiny.toml").write_text(PLAN.replace("steps = 3", "steps = 4"))
+    changed = read_plan(home, "tiny")
     with pytest.raises(ConfigError, match="other settings"):
-        missing_parts(home, "tiny", read_plan(home, "tiny").jobs()[0], read_plan(home, "tiny"))
+        missing_parts(home, "tiny", changed.jobs()[0], changed)
+    (home / "rows" / "tiny" / changed.jobs()[0].name / "run.json").unlink()
+    with pytest.raises(ConfigError, match=r"another plan: train\.steps"):
+        reproduce_job(home, "tiny", changed.jobs()[0], changed, tmp_path / "work", said.append)
+
+
+def test_attacks_of_another_network_are_not_mixed_in(home, tmp_path):
+    plan = read_plan(home, "tiny")
+    one, other = plan.jobs(only="*triplet-s0")[0], plan.jobs(only="*tuned*")[0]
+    for job in (one, other):
+        assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
+    rows = home / "rows" / "tiny"
+    (rows / one.name / "er-recall.csv.gz").write_bytes((rows / other.name / "er-recall.csv.gz").read_bytes())
+    with pytest.raises(ConfigError, match="other settings"):
+        missing_parts(home, "tiny", one, plan)
 
 
 def test_what_is_wrong_with_a_plan_is_said(home):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -233,3 +236,45 @@ def test_the_batch_is_left_as_it_was():
     defence("act").terms(network, Batch(images, labels), Moment(0, 2))
     assert torch.equal(images, kept)
     assert [layer.training for layer in network] == [False, True, True]
+
+
+def test_presets_and_threats_on_the_command_line(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "train",
+        "--data",
+        "fashion-mnist-mini",
+        "--defence",
+        "ca-tride",
+    ]
+    wanted = [
+        "--preset",
+        "laptop",
+        "--threat",
+        "linf:16/255",
+        "--set",
+        "defence.attack_steps=1",
+        "--steps",
+        "1",
+    ]
+    done = subprocess.run(
+        [*command, *wanted, "--out", str(tmp_path / "run"), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    config = json.loads(done.stdout)["card"]["config"]
+    assert config["defence"]["eps"] == pytest.approx(16 / 255)
+    assert (config["defence"]["attack_steps"], config["train"]["batch"]) == (1, 112)
+    assert config["train"]["freeze_batch_norm"]
+
+
+def test_a_collapse_is_reported_as_it_begins():
+    from holdfast.training.loop import _collapsing
+
+    assert _collapsing({"mean_distance": 0.05, "separability": 0.01}, 1.0)
+    assert not _collapsing({"mean_distance": 0.05, "separability": 0.3}, 1.0)
+    assert not _collapsing({"mean_distance": 0.5, "separability": 0.0}, 1.0)

@@ -10,6 +10,8 @@ from torch import Tensor
 from holdfast.bounds.threads import in_threads
 from holdfast.errors import ConfigError, DataError
 
+LARGEST_NORM = 1e18
+"""Norms below this have a finite square in float32."""
 PIXEL_ROUNDING = 2.0**-22
 """Covers the rounding of x ± eps for pixels in [0, 1] and of the centre and radius made of them."""
 
@@ -41,7 +43,7 @@ class Box:
 
 
 def normalised(box: Box) -> Box:
-    """A box that holds z / ‖z‖ for every z in the box; of infinite radius where the box holds zero.
+    """A box that holds z / ‖z‖ for every z in the box; of infinite radius where the box is near zero.
 
     Coordinate by coordinate: the numerator in its interval, the norm between those of the nearest
     and the farthest point.
@@ -54,7 +56,8 @@ def normalised(box: Box) -> Box:
     centre, radius = (upper + lower) / 2, (upper - lower) / 2
     # float32 inference: a norm of d squares errs by at most the share (d + 2)·2⁻²⁴, the division by 2⁻²⁴.
     slack = 2.0**-20 + box.centre.shape[1] * 2.0**-24
-    unsure = ~(least > 0).expand_as(radius)
+    # Inference divides by no less than 1e-12, and the square of a large number is infinite in float32.
+    unsure = ~((least > 2e-12) & (most < LARGEST_NORM)).expand_as(radius)
     radius = torch.where(unsure, torch.inf, radius * (1 + slack) + slack)
     return Box(torch.where(unsure, 0.0, centre), radius)
 
@@ -66,9 +69,15 @@ def image_box(images: Tensor, eps: float | Tensor, *, clip: bool = True, roundin
     outside [0, 1] does not exist, so clipping is sound, and on images with many pixels at 0 or 1 it
     is much tighter. With `rounding` the box also covers the rounding of its own arithmetic.
     """
+    if not images.is_floating_point():
+        raise DataError(f"images are floats in [0, 1] here, not {images.dtype}; divide bytes by 255")
     reach = torch.as_tensor(eps, dtype=images.dtype)
+    if reach.ndim and reach.shape != images.shape[:1]:
+        raise DataError(f"{len(reach)} values of eps do not fit {len(images)} images")
     if not bool(((reach >= 0) & (reach <= 1)).all()):
         raise ConfigError(f"eps lies between 0 and 1 (the image domain), not {eps}")
+    if not images.numel():
+        raise DataError("there are no images to bound")
     least, most = images.aminmax()
     # Written so that NaN, for which every comparison is false, is refused too.
     if not (least >= 0 and most <= 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ def trace(module: nn.Module) -> Graph:
     flatten and sums of branches are known; anything else is an error that names it.
     """
     if isinstance(module, Embedder):
-        module = nn.Sequential(module.normalise, module.network, module.flatten).train(module.training)
+        # Its parts keep the modes they have: .train() would wake a frozen batch norm.
+        module = nn.Sequential(module.normalise, module.network, module.flatten)
     if any(m.training and isinstance(m, _MODE_MATTERS) for m in module.modules()):
         raise ModelError(
             "bounds are of an embedder in eval mode, and this one is in train mode; call .eval()"
@@ -69,6 +71,8 @@ def trace(module: nn.Module) -> Graph:
     for name, part in module.named_modules():
         if part._forward_hooks or part._forward_pre_hooks:
             raise _unsupported("a forward hook, which may change what a layer gives,", name or "the network")
+        if "forward" in vars(part):
+            raise _unsupported("a forward of its own on a single layer", name or "the network")
     try:
         traced = _Tracer().trace(module)
     except Exception as cause:
@@ -94,11 +98,18 @@ class _Reader:
         self._where: dict[fx.Node, int] = {}
         self._constants: dict[fx.Node, Tensor] = {}
         self._steps: list[Step] = []
+        self._shapes: set[fx.Node] = set()
+        """Shapes of values, and the number of images taken from them."""
+        self._memory: dict[fx.Node, int] = {}
+        """Values with the same number share their memory."""
+        self._order: dict[fx.Node, int] = {}
 
     def read(self, graph: fx.Graph) -> Graph:
+        self._order = {node: number for number, node in enumerate(graph.nodes)}
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._where[node] = INPUT
+                self._memory[node] = self._order[node]
             elif node.op == "get_attr":
                 self._constants[node] = _attribute(self._root, str(node.target))
             elif node.op == "output":
@@ -115,16 +126,52 @@ class _Reader:
             )
 
     def _read_node(self, node: fx.Node) -> None:
+        if self._is_batch_size(node):
+            self._shapes.add(node)
+            return
         inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
         if set(node.all_input_nodes) != set(inputs):
             raise _unsupported(f"{node.target} with tensors given by name", node.name)
-        known = tuple(self._where[arg] for arg in inputs if arg in self._where)
+        values = [arg for arg in inputs if arg in self._where]
+        known = tuple(self._where[arg] for arg in values)
+        if not known:
+            raise _unsupported(f"{node.target} of something else than the image", node.name)
         operation = self._operation(node, len(known))
+        in_place = self._is_in_place(node)
+        if in_place:
+            self._check_not_used_again(node, values[0])
+        views = in_place or operation is None or isinstance(operation, Reshape)
+        self._memory[node] = self._memory[values[0]] if views else self._order[node]
         if operation is None:
             self._where[node] = known[0]
             return
         self._steps.append(Step(operation, known, node.name))
         self._where[node] = len(self._steps)
+
+    def _is_batch_size(self, node: fx.Node) -> bool:
+        """Whether a node is x.shape, or the number of images taken from one: x.size(0), x.shape[0]."""
+        first, *rest = node.args or (None,)
+        if not isinstance(first, fx.Node):
+            return False
+        if first in self._where:
+            return (node.target, rest) in [("size", []), ("size", [0]), (getattr, ["shape"])]
+        return first in self._shapes and (node.target, rest) == (operator.getitem, [0])
+
+    def _is_in_place(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return bool(getattr(self._root.get_submodule(str(node.target)), "inplace", False))
+        name = str(getattr(node.target, "__name__", node.target))
+        # A flag among the other arguments can only be `inplace`, for the functions that are known.
+        flags = any(arg is True for arg in node.args[1:]) and node.target not in _POOLS
+        return name == "iadd" or name.endswith("_") or bool(node.kwargs.get("inplace")) or flags
+
+    def _check_not_used_again(self, node: fx.Node, value: fx.Node) -> None:
+        """Refuse to overwrite what a later operation reads, by whatever name."""
+        memory, now = self._memory[value], self._order[node]
+        for other, where in self._memory.items():
+            later = any(self._order[user] > now for user in other.users)
+            if where == memory and (later or other.op == "placeholder"):
+                raise _unsupported("in place on a value that is used again, or on the image", node.name)
 
     def _operation(self, node: fx.Node, inputs: int) -> Operation | None:
         """What a node does; None where it does nothing."""
@@ -141,6 +188,13 @@ class _Reader:
             return Sum()
         if target in _ARITHMETIC and inputs == 1:
             return self._constant_arithmetic(node)
+        if target in ("view", "reshape", torch.reshape):
+            sizes = list(node.args[1:])
+            if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
+                sizes = list(sizes[0])
+            if len(sizes) == 2 and sizes[0] in self._shapes and sizes[1] == -1:
+                return Reshape(partial(torch.flatten, start_dim=1))
+            raise _unsupported("view or reshape to something else than (x.size(0), -1)", node.name)
         rest = {k: v for k, v in node.kwargs.items() if k != "inplace"}
         for names, make_function in _FUNCTIONS.items():
             if target in names:
@@ -196,7 +250,8 @@ def _batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Operation:
 
 
 def _smooth(layer: nn.Module) -> Operation:
-    if getattr(layer, "alpha", 1) < 0 or getattr(layer, "beta", 1) <= 0:
+    jumps = isinstance(layer, nn.Softplus) and layer.threshold < 20
+    if getattr(layer, "alpha", 1) < 0 or getattr(layer, "beta", 1) <= 0 or jumps:
         raise _unsupported(f"{type(layer).__name__} that is not increasing", "an activation")
     return Monotone(layer, exact=False)
 
@@ -204,10 +259,8 @@ def _smooth(layer: nn.Module) -> Operation:
 def _average(layer: nn.AvgPool2d) -> Operation:
     if layer.divisor_override is not None and layer.divisor_override < 0:
         raise _unsupported("AvgPool2d with a negative divisor", "a pooling")
-    size = (
-        layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size, layer.kernel_size)
-    )
-    return Pooling(layer, size[0] * size[1])
+    size = layer.kernel_size
+    return Pooling(layer, size**2 if isinstance(size, int) else math.prod(size))
 
 
 def _global_average(layer: nn.AdaptiveAvgPool2d) -> Operation:
@@ -261,6 +314,7 @@ _LAYERS: dict[tuple[type[nn.Module], ...], Callable[[Any], Operation | None]] = 
     (nn.Flatten,): Reshape,
     (nn.Identity, nn.Dropout, nn.Dropout2d): _keep,
 }
+_POOLS = {F.max_pool2d, torch.max_pool2d, F.avg_pool2d}
 _SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _ARITHMETIC: dict[Any, str] = {
     operator.add: "add",

@@ -8,6 +8,7 @@ from holdfast.bounds.box import Box
 from holdfast.bounds.graph import INPUT, Graph
 
 _FINAL = 2.0**-21
+_LARGEST = 2.0**100
 
 
 def interval_bounds(graph: Graph, images: Box, *, rounding: bool = False) -> Box:
@@ -24,22 +25,36 @@ def interval_bounds(graph: Graph, images: Box, *, rounding: bool = False) -> Box
 
 def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -> list[Box]:
     """The box of the images and of every step's output; with `keep` off, only the last is sure to be there."""
-    boxes: list[Box | None] = [images]
+    boxes: dict[int, Box] = {INPUT: images}
     last_use = {i: number for number, step in enumerate(graph.steps) for i in step.inputs}
     spare: set[int] = set()
-    """Boxes that share their memory with nothing else."""
+    """Boxes that share their memory with no other that is still there."""
     for number, step in enumerate(graph.steps):
-        inputs = [box for i in step.inputs if (box := boxes[i]) is not None]
-        done = [] if keep else [i for i in step.inputs if last_use[i] == number and i != INPUT]
+        inputs = [boxes[i] for i in step.inputs]
+        done = {i for i in step.inputs if last_use[i] == number and i != INPUT and not keep}
         # Networks of some size spend more on fresh memory than on the arithmetic of activations.
-        if spare.issuperset(step.inputs) and len(done) == len(step.inputs) and not torch.is_grad_enabled():
-            boxes.append(step.operation.interval_over(inputs, rounding))
-            over = True
-        else:
-            boxes.append(step.operation.interval(inputs, rounding))
-            over = False
-        if step.operation.fresh or over:
+        over = done == set(step.inputs) <= spare and not torch.is_grad_enabled()
+        run = step.operation.interval_over if over else step.operation.interval
+        box = run(inputs, rounding)
+        boxes[number + 1] = _within_float32(box) if rounding else box
+        if over or step.operation.fresh:
             spare.add(number + 1)
+        else:
+            # What it gives may be a view of its input: neither may be overwritten.
+            spare.difference_update(step.inputs)
         for i in done:
-            boxes[i] = None
-    return boxes  # type: ignore[return-value]
+            del boxes[i]
+    return [boxes[i] for i in sorted(boxes)]
+
+
+def _within_float32(box: Box) -> Box:
+    """The box, unbounded where float32 inference might overflow, which float64 bounds would not show.
+
+    The radius holds at least 2⁻²⁰ of all that is summed up, so below this limit no sum comes near 2¹²⁷.
+    """
+    if box.centre.dtype != torch.float64:
+        return box
+    unsure = ~((box.centre.abs() < _LARGEST) & (box.radius < _LARGEST))
+    if not bool(unsure.any()):
+        return box
+    return Box(box.centre, box.radius.masked_fill(unsure, torch.inf))

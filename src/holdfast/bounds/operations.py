@@ -25,6 +25,7 @@ from torch.nn.grad import conv2d_input
 
 from holdfast.bounds.box import Box
 from holdfast.bounds.threads import over_elements
+from holdfast.errors import ModelError
 
 UNIT = 2.0**-24
 _EXTRA = 2.0**-20
@@ -121,19 +122,18 @@ class Affine(Operation):
         return self.bias
 
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
-        (box,) = boxes
+        return self.bounded(boxes[0], rounding, spare=False)
+
+    def interval_over(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        return self.bounded(boxes[0], rounding, spare=True)
+
+    def bounded(self, box: Box, rounding: bool, *, spare: bool) -> Box:
+        """The box of the outputs; with `spare` the input's may be overwritten."""
         centre = self.apply(box.centre)
         if not rounding:
             return Box(centre, self.apply_absolute(box.radius, 0.0))
         share = allowance(self.terms_of(box), box.centre.dtype)
-        return Box(centre, self.apply_absolute(charged(box, share), share))
-
-    def interval_over(self, boxes: Sequence[Box], rounding: bool) -> Box:
-        if not rounding:
-            return self.interval(boxes, rounding)
-        (box,) = boxes
-        centre, share = self.apply(box.centre), allowance(self.terms_of(box), box.centre.dtype)
-        return Box(centre, self.apply_absolute(charged(box, share, spare=True), share))
+        return Box(centre, self.apply_absolute(charged(box, share, spare=spare), share))
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         (box,) = boxes
@@ -224,8 +224,8 @@ class Scale(Affine):
         size, shift = x * self.scale.to(x.dtype).abs(), _share_of(self.shift, share, x.dtype)
         return size if shift is None else size + shift
 
-    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
-        box = super().interval(boxes, rounding)
+    def bounded(self, box: Box, rounding: bool, *, spare: bool) -> Box:
+        box = super().bounded(box, rounding, spare=spare)
         if rounding and self.parts is not None:
             return Box(box.centre, box.radius + allowance(self.terms, box.centre.dtype) * self.parts)
         return box
@@ -240,6 +240,14 @@ class BatchNorm(Scale):
 
     def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
         self.layer = layer
+
+    def bounded(self, box: Box, rounding: bool, *, spare: bool) -> Box:
+        if box.centre.ndim != (4 if isinstance(self.layer, nn.BatchNorm2d) else 2):
+            raise ModelError(
+                f"bounds know {type(self.layer).__name__} on vectors (BatchNorm1d) and on images (BatchNorm2d) "
+                f"alone, not on {box.centre.ndim - 1} axes"
+            )
+        return super().bounded(box, rounding, spare=spare)
 
     def _shaped(self, values: Tensor) -> Tensor:
         return values.view(-1, 1, 1) if isinstance(self.layer, nn.BatchNorm2d) else values

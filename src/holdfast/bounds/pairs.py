@@ -12,6 +12,7 @@ from torch import Tensor
 
 from holdfast.bounds.box import Box
 from holdfast.bounds.threads import in_threads
+from holdfast.errors import DataError
 
 
 def distance_bounds(box: Box, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -20,6 +21,7 @@ def distance_bounds(box: Box, vectors: Tensor) -> tuple[Tensor, Tensor]:
     Exact over the boxes: upper = ‖|m − v| + r‖ (Eq. 17), lower = ‖relu(|m − v| − r)‖ (Eq. 18). The
     gradient at a distance of zero is zero.
     """
+    _check_dims(box, vectors)
     upper, lower = _Bounds.apply(box.centre, box.radius, vectors)  # type: ignore[no-untyped-call]
     return upper, lower
 
@@ -28,12 +30,20 @@ def box_distance_bounds(box: Box, other: Box) -> tuple[Tensor, Tensor]:
     """Upper and lower bounds of ‖z − v‖ for every z in each box and every v in each other box; no gradient."""
     from holdfast.bounds.kernels import squared_box_bounds
 
+    _check_dims(box, other.centre)
     tensors = [t.detach().contiguous() for t in (box.centre, box.radius, other.centre, other.radius)]
     upper = torch.empty(len(box), len(other), dtype=box.centre.dtype)
     lower = torch.empty_like(upper)
     arrays = [t.numpy() for t in (*tensors, upper, lower)]
     in_threads(lambda a, b: squared_box_bounds(*arrays, a, b), len(box), upper.numel())
     return upper.sqrt_(), lower.sqrt_()
+
+
+def _check_dims(box: Box, vectors: Tensor) -> None:
+    if box.centre.ndim != 2 or vectors.ndim != 2 or box.centre.shape[1] != vectors.shape[1]:
+        raise DataError(
+            f"boxes of {tuple(box.centre.shape)} and vectors of {tuple(vectors.shape)} have no distances"
+        )
 
 
 class _Bounds(torch.autograd.Function):

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.bounds import Box
+from holdfast.bounds.box import LARGEST_NORM
 from holdfast.bounds.threads import in_threads
 from holdfast.certify.candidates import FewCandidatesAttack
-from holdfast.certify.pairwise import DIVISION, SLACK
+from holdfast.certify.pairwise import DIVISION, slack_of
 from holdfast.certify.values import RankBounds
 
 BLOCK = 8192
@@ -55,12 +56,12 @@ def query_ranks(
     from holdfast.certify.kernels import count_sure_of_one
 
     centre, radius = (t[0].double().contiguous().numpy() for t in (box.centre, box.radius))
-    if not (np.isfinite(centre).all() and np.isfinite(radius).all()):
-        unknown = torch.zeros_like(rank, dtype=torch.bool)
-        return _settled(rank, rank, rank, unknown, candidates)
     # Inference divides by no less than 1e-12.
     reach = max(float(np.linalg.norm(np.abs(centre) + radius)), 1e-12)
-    slack = SLACK * (reach + max_norm) ** 2 + (reach * DIVISION if unit_norm else 0.0)
+    if not (np.isfinite(reach) and (reach < LARGEST_NORM or not unit_norm)):
+        unknown = torch.zeros_like(rank, dtype=torch.bool)
+        return _settled(rank, rank, rank, unknown, candidates)
+    slack = slack_of(len(centre)) * (reach + max_norm) ** 2 + (reach * DIVISION if unit_norm else 0.0)
     own = vectors[hits].astype(np.float64)
     level = -2 * own @ centre if unit_norm else np.square(own - centre).sum(axis=1)
     square, spread = np.square(own).sum(axis=1), np.abs(own - own[0]) @ radius

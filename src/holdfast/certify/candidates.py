@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.bounds import Box, box_distance_bounds, distance_bounds
 from holdfast.bounds.threads import in_threads
-from holdfast.certify.pairwise import SLACK, Apart, Method, Pairwise, Sides, given
+from holdfast.certify.pairwise import Apart, Method, Pairwise, Sides, given, slack_of
 from holdfast.certify.values import RankBounds, rank_bounds
 
 
@@ -23,7 +23,7 @@ class CandidateAttack(Apart):
 
     def __init__(self, boxes: Box, queries: Tensor) -> None:
         upper, lower = distance_bounds(boxes.to(torch.float64), queries.double())
-        super().__init__(upper.T.contiguous(), lower.T.contiguous())
+        super().__init__(upper.T.contiguous(), lower.T.contiguous(), queries.shape[1])
 
 
 class FewCandidatesAttack(Apart):
@@ -37,8 +37,8 @@ class FewCandidatesAttack(Apart):
 
     def __init__(self, boxes: Box, candidates: Tensor, queries: Tensor, most: int) -> None:
         bounds = CandidateAttack(boxes, queries)
-        super().__init__(bounds.upper, bounds.lower)
-        self._most = most
+        super().__init__(bounds.upper, bounds.lower, queries.shape[1])
+        self._most = min(most, len(candidates))
         # The clean distance lies between its bounds also after rounding.
         clean = torch.cdist(
             queries.double(), candidates.double(), compute_mode="donot_use_mm_for_euclid_dist"
@@ -47,6 +47,7 @@ class FewCandidatesAttack(Apart):
 
     def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
         """Rank intervals of the hits (candidate numbers, one row a query)."""
+        self.check_hits(hits)
         m, n = self._most, self.upper.shape[1]
         own, high, low = (t.gather(1, hits) for t in (self._clean, self.upper, self.lower))
         clean, upper, lower = (t.sort(dim=1).values for t in (self._clean, self.upper, self.lower))
@@ -93,10 +94,11 @@ class BothAttack(Pairwise):
 
     def __init__(self, queries: Box, candidates: Box, method: Method = "interval") -> None:
         queries, candidates = queries.to(torch.float64), candidates.to(torch.float64)
-        super().__init__(*box_distance_bounds(queries, candidates), plain=method == "paper")
+        terms = queries.centre.shape[1]
+        super().__init__(*box_distance_bounds(queries, candidates), terms, plain=method == "paper")
         upper, lower = distance_bounds(candidates, queries.centre)
         self._boxes = [queries.lower, queries.upper, candidates.centre, candidates.radius, upper.T, lower.T]
-        self._share = max(SLACK, 8 * queries.centre.shape[1] * 2.0**-53)
+        self._share = slack_of(terms)
 
     def _compare(self, rows: slice, hits: Tensor, keep: bool) -> Sides:
         from holdfast.certify.kernels import both_sides

@@ -11,10 +11,11 @@ from holdfast.bounds import Box, Graph, Relaxation, image_box, interval_bounds, 
 from holdfast.bounds.operations import allowance
 from holdfast.certify.candidates import BothAttack, CandidateAttack, FewCandidatesAttack
 from holdfast.certify.crown import Backward
-from holdfast.certify.pairwise import Method
+from holdfast.certify.pairwise import METHODS, Method
 from holdfast.certify.ranking import LastLayer, QueryAttack
-from holdfast.errors import ConfigError, ModelError
+from holdfast.errors import ConfigError, ModelError, unknown_name
 from holdfast.models import AnyEmbedder, Embedder
+from holdfast.models.inputs import check_shape
 from holdfast.threat import Threat
 
 
@@ -30,14 +31,37 @@ class Certifier:
             raise ModelError(
                 "certificates need a network that can be looked into: a run, a checkpoint or a torch module"
             )
-        embedder.eval()
+        for tensor in (*embedder.parameters(), *embedder.buffers()):
+            if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
+                raise ModelError(
+                    f"certificates hold for float32 inference, and this embedder computes in {tensor.dtype}; "
+                    "call .float()"
+                )
         self._embedder, self._clip, self._rounding = embedder, clip, rounding
         self._graph: Graph = trace(embedder)
         self.split = self._graph.without_last()
-        self._candidates: tuple[float, Box] | None = None
+        self._try()
+        self._candidates: tuple[Tensor, float, Box] | None = None
+
+    def _try(self) -> None:
+        """Refuse a network that does not do what its trace says: its bounds would be of another one."""
+        shape = (2, *self._embedder.spec.shape)
+        images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            box = interval_bounds(self._graph, image_box(images.double(), 0.0, rounding=True), rounding=True)
+            given = self._embedder.features(images).double()
+        # Written so that NaN is refused too, unless the bounds say that they know nothing.
+        held = ((given - box.centre).abs() <= box.radius) | torch.isinf(box.radius)
+        if not bool(held.all()):
+            raise ModelError(
+                "the network does something that cannot be seen in its trace (an operation in place, perhaps), "
+                "so it cannot be bounded; write it without"
+            )
 
     def check(self, method: Method) -> None:
-        """Refuse a method that this network has no use for."""
+        """Refuse a method that there is not, or that this network has no use for."""
+        if method not in METHODS:
+            raise ConfigError(unknown_name("method", method, METHODS))
         if method == "elided" and self.split is None:
             raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
 
@@ -46,9 +70,10 @@ class Certifier:
 
         `eps` is one number, or one for each image.
         """
+        check_shape(tuple(images.shape), self._embedder.spec)
         parts = []
         with torch.no_grad():
-            for start in range(0, len(images), 200):
+            for start in range(0, max(1, len(images)), 200):
                 # In float64 the bounds pay for the rounding of inference alone, not for their own.
                 part = images[start : start + 200].double()
                 size = eps[start : start + 200] if isinstance(eps, Tensor) else eps
@@ -73,9 +98,10 @@ class Certifier:
         return normalised(box) if self._embedder.unit_norm else box
 
     def candidates(self, images: Tensor, eps: float) -> Box:
-        if self._candidates is None or self._candidates[0] != eps:
-            self._candidates = (eps, self.unit_box(images, eps))
-        return self._candidates[1]
+        """The boxes of altered candidates; asked again for the same ones, they are at hand."""
+        if self._candidates is None or self._candidates[0] is not images or self._candidates[1] != eps:
+            self._candidates = (images, eps, self.unit_box(images, eps))
+        return self._candidates[2]
 
     def backward(self, images: Tensor, eps: float | Tensor, ks: Sequence[int] | None = None) -> Backward:
         """Linear bounds of the features, for one image at a time."""

@@ -5,36 +5,50 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from holdfast.certify.values import RankBounds, rank_bounds
+from holdfast.errors import DataError
 
 Method = Literal["paper", "interval", "elided", "crown"]
+METHODS: tuple[Method, ...] = get_args(Method)
 CHAMPIONS = 8
 """Same-class candidates that are tried against each rival; any subset is sound."""
 
-SLACK = 2.0**-40
-"""The share of a distance that each comparison keeps for the rounding of float64 sums."""
 DIVISION = 2.0**-17
 """The share of a query's norm kept for float32 rounding where inference divides by that norm."""
 _SIDES = 1 << 25
 
 
+def slack_of(terms: int) -> float:
+    """The share of a distance that each comparison keeps for the rounding of float64 sums of so many terms."""
+    return max(2.0**-40, 8 * terms * 2.0**-53)
+
+
 class Apart:
     """Rankings where each distance is bounded by itself: rows are queries, columns candidates."""
 
-    def __init__(self, upper: Tensor, lower: Tensor) -> None:
+    def __init__(self, upper: Tensor, lower: Tensor, terms: int) -> None:
         self.known = torch.isfinite(upper).all(1) & torch.isfinite(lower).all(1)
         # Room for the rounding of their own sums, far below anything that counts.
-        self.upper, self.lower = upper * (1 + SLACK), lower * (1 - SLACK)
+        self.upper, self.lower = upper * (1 + slack_of(terms)), lower * (1 - slack_of(terms))
 
     def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
         """Rank intervals of the hits (candidate numbers, one row a query)."""
+        self.check_hits(hits)
         farther, closer = self._counts(hits)
         return rank_bounds(given(rank, hits), farther, closer, self.upper.shape[1], self.known[:, None])
+
+    def check_hits(self, hits: Tensor) -> None:
+        """Refuse what are no numbers of candidates: compiled loops would read beyond their arrays."""
+        queries, candidates = self.upper.shape
+        if hits.dtype != torch.int64 or hits.ndim != 2 or len(hits) != queries:
+            raise DataError(f"hits are whole numbers (int64), a row for each of {queries} queries")
+        if hits.numel() and not bool(((hits >= 0) & (hits < candidates)).all()):
+            raise DataError(f"hits are numbers of candidates, 0 to {candidates - 1}")
 
     def unbeaten(self, same: Tensor) -> Tensor:
         """For each query, an upper bound on the number of other-class candidates ahead of its own class.
@@ -77,14 +91,15 @@ class Sides:
         """All open; the counts still to be made."""
         rows = len(hits) if keep else 0
         sides = torch.zeros(rows, hits.shape[1], candidates, dtype=torch.int8)
-        return cls(sides, torch.empty_like(hits), torch.empty_like(hits))
+        counts = (torch.empty(hits.shape, dtype=torch.int64) for _ in range(2))
+        return cls(sides, *counts)
 
 
 class Pairwise(Apart, ABC):
     """Rankings where what the distance bounds leave open takes a test of its own, unless `plain`."""
 
-    def __init__(self, upper: Tensor, lower: Tensor, plain: bool) -> None:
-        super().__init__(upper, lower)
+    def __init__(self, upper: Tensor, lower: Tensor, terms: int, plain: bool) -> None:
+        super().__init__(upper, lower, terms)
         self._plain = plain
 
     @abstractmethod

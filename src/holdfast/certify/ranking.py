@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds import Box, distance_bounds, normalised
+from holdfast.bounds.box import LARGEST_NORM
 from holdfast.bounds.threads import in_threads
 from holdfast.certify.crown import Backward, Candidates, settle_hits, settle_rivals
-from holdfast.certify.pairwise import DIVISION, SLACK, Method, Pairwise, Sides
-from holdfast.errors import ConfigError
+from holdfast.certify.pairwise import DIVISION, METHODS, Method, Pairwise, Sides, slack_of
+from holdfast.errors import ConfigError, DataError, unknown_name
 
 
 def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
@@ -57,6 +58,10 @@ class QueryAttack(Pairwise):
         last: LastLayer | None = None,
         backward: Backward | None = None,
     ) -> None:
+        if method not in METHODS:
+            raise ConfigError(unknown_name("method", method, METHODS))
+        if not len(candidates):
+            raise DataError("there are no candidates to rank")
         if method == "elided" and last is None:
             raise ConfigError("the elided method needs a network whose last layer is linear")
         if method == "crown" and backward is None:
@@ -64,11 +69,11 @@ class QueryAttack(Pairwise):
         box = box.to(torch.float64)
         vectors = candidates.double().contiguous()
         bounds = distance_bounds(normalised(box) if unit_norm else box, vectors)
-        super().__init__(*bounds, plain=method == "paper")
+        super().__init__(*bounds, vectors.shape[1], plain=method == "paper")
         squared = vectors.square().sum(1)
         # Inference divides by no less than 1e-12.
         reach = (box.centre.abs() + box.radius).norm(dim=1).clamp(min=1e-12)
-        slack = SLACK * (reach + squared.max().sqrt()).square()
+        slack = slack_of(vectors.shape[1]) * (reach + squared.max().sqrt()).square()
         if unit_norm:
             # Candidates of norm 1 are ranked by the sign of z·(c − ĉ), which dividing z by its norm leaves
             # alone; the slack pays for norms that are 1 only up to rounding, and for the rounded division.
@@ -85,6 +90,8 @@ class QueryAttack(Pairwise):
             self._tests += [box.radius[:, :0], level[:, :0], slack]
         self._backward = backward if method == "crown" else None
         self.known = torch.isfinite(level).all(1) & torch.isfinite(box.radius).all(1)
+        if unit_norm:
+            self.known &= reach < LARGEST_NORM
 
     def _compare(self, rows: slice, hits: Tensor, keep: bool) -> Sides:
         from holdfast.certify.kernels import query_sides
@@ -132,4 +139,9 @@ def _before_last(last: LastLayer, vectors: Tensor, squared: Tensor, slack: Tenso
         level = level - 2 * (vectors @ last.bias.double())[None]
     apart = 2 * (vectors - vectors.mean(0)).norm(dim=1).max()
     reach = (hidden.centre.abs() + hidden.radius).norm(dim=1) * seen.norm(dim=1).max()
-    return [seen, hidden.radius, level, slack + 2 * last.error.norm(dim=1) * apart + SLACK * reach]
+    return [
+        seen,
+        hidden.radius,
+        level,
+        slack + 2 * last.error.norm(dim=1) * apart + slack_of(weight.shape[1]) * reach,
+    ]

@@ -41,6 +41,7 @@ def run_attacks(
     json: bool,
 ) -> None:
     """Run a suite or ER-Recall, print its table, and exit with 1 if it contradicts a certificate."""
+    from holdfast.errors import ConfigError
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.draw import KS
     from holdfast.evaluate.er_recall import SOURCES, ErRecall, er_recall
@@ -55,6 +56,8 @@ def run_attacks(
         )
     done: AttackedSuite | ErRecall
     if attacks == "er-recall":
+        if check_black_box:
+            raise ConfigError("--check-black-box is for the suite of ERS, not for er-recall")
         asked, found = queries or 1000, candidates or 1000
         altered = sum(asked if t.who == "query" else SOURCES * min(ca_queries, asked) for t in threats)
         _note_cost(altered, chosen)
@@ -191,8 +194,8 @@ def print_suite(scores: SuiteScores, name: str) -> None:
     )
     if scores.clean_recall is not None:
         print(
-            f"Recall@1 {scores.clean_recall:.1f} %, of which {scores.robust_recall_all:.1f} % "
-            "survive every attack on the query"
+            f"Recall@1 {scores.clean_recall:.1f} %; {scores.robust_recall_all:.1f} % of the queries keep a right "
+            "first hit under every attack on them"
         )
     for title, score in zip(
         ("ERS", "ARS (ratio of means)", "ARS (mean of trials)"), parts.values(), strict=True

@@ -44,7 +44,8 @@ def evaluate(
         typer.Option(help="Attack it: ers (all of ERS and ARS), er-recall, or some, for example qa+,gtm."),
     ] = None,
     threat: Annotated[
-        str | None, typer.Option(help="What the attacks may do: [query|candidates:]NORM:EPS.")
+        str | None,
+        typer.Option(help="What the attacks may do: [query|candidates:]NORM:EPS.  [default: linf:8/255]"),
     ] = None,
     optimiser: Annotated[
         str | None,
@@ -62,8 +63,13 @@ def evaluate(
         int, typer.Option(min=1, help="Queries whose candidates er-recall alters, 100 for each.")
     ] = 100,
     check_black_box: Annotated[
-        int, typer.Option(min=0, help="Repeat this many trials of each attack with nes, as a check.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Repeat this many trials of each attack with nes, to see whether gradients mislead.  "
+            "[default: 10; er-recall: 0]",
+        ),
+    ] = None,
     images: Annotated[
         Path | None, typer.Option(help="All images of a folder or tar instead of a data set's test part.")
     ] = None,
@@ -86,8 +92,8 @@ def evaluate(
     from holdfast.evaluate import evaluate as run
 
     ks = parse_ks(k) if k else KS
-    if (attacks is None) != (threat is None):
-        raise ConfigError("--attacks and --threat go together, for example --attacks ers --threat linf:8/255")
+    if attacks is None and threat is not None:
+        raise ConfigError("--threat is for --attacks, for example --attacks ers --threat linf:8/255")
     embedder = models.find(model, spec_of(image_size, channels))
     home = home_of(model)
     if images is not None:
@@ -97,7 +103,7 @@ def evaluate(
     else:
         dataset = test_part(embedder, home, data, split)
     note_reading(dataset.read, dataset.skipped)
-    if attacks is not None and threat is not None:
+    if attacks is not None:
         from holdfast.cli.attacked import run_attacks
         from holdfast.evaluate.attacked import Settings
 
@@ -107,7 +113,7 @@ def evaluate(
             dataset.test,
             home,
             attacks,
-            threat,
+            threat or "linf:8/255",
             out=out,
             queries=queries,
             candidates=candidates,
@@ -115,7 +121,9 @@ def evaluate(
             seed=seed,
             ks=ks if k else None,
             settings=Settings(optimiser, steps or usual, step, restarts, budget),
-            check_black_box=check_black_box,
+            check_black_box=(0 if attacks == "er-recall" else 10)
+            if check_black_box is None
+            else check_black_box,
             json=json,
         )
         return

@@ -144,6 +144,8 @@ def print_proved(result: CertifiedHits) -> None:
     columns += ["largest eps"] if auto else []
     print_table(columns, rows, title=f"{result.query}, under {result.threat}")
     print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
+    if not result.sharpened:
+        print("too many for the dearer method: the intervals are those of method interval")
     if result.boxes is not None and result.boxes != result.threat.eps:
         print(
             f"with the candidates' boxes for linf:{result.boxes:g}, which hold those of {result.threat.size}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,13 @@ def train(
     ] = None,
     model: Annotated[str | None, typer.Option(help="The network, for example small.")] = None,
     defence: Annotated[str | None, typer.Option(help="The way of training, for example triplet.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Settings that go together, for adversarial defences: laptop or paper."),
+    ] = None,
+    threat: Annotated[
+        str | None, typer.Option(help="What to train against, linf:EPS: the same as defence.eps.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file with settings; options here go before it.")
     ] = None,
@@ -37,7 +45,8 @@ def train(
     """Train an embedder. Run the same command again to go on after a stop."""
     from holdfast import models
     from holdfast.cli.settings import assignments
-    from holdfast.training import merge, parse, read_toml
+    from holdfast.data import natural_spec
+    from holdfast.training import merge, parse, presets, read_toml
     from holdfast.training import train as run_training
 
     options: dict[str, Any] = {
@@ -47,9 +56,16 @@ def train(
         "defence": {"name": defence},
         "train": {"epochs": epochs, "steps": steps, "batch": batch, "lr": lr},
     }
-    table = merge(read_toml(config) if config else {}, options)
-    run = run_training(parse(merge(table, assignments(set_ or []))), out, say=note)
+    if threat is not None:
+        options["defence"]["eps"] = _eps(threat)
+    table = merge(merge(read_toml(config) if config else {}, options), assignments(set_ or []))
+    if preset is not None:
+        wanted = parse(table)
+        table = merge(presets.preset(preset, wanted.defence.name, natural_spec(wanted.data.name)), table)
+    run = run_training(parse(table), out, say=note)
     outcome = run.outcome
+    if int(os.environ.get("RANK", "0")) > 0:
+        return  # The first of several processes speaks for all.
     if not outcome.finished:
         note(f"stopped after step {outcome.step} of {outcome.steps}; the same command goes on from there")
         raise typer.Exit(130)
@@ -72,3 +88,14 @@ def train(
         f"trained to step {outcome.steps:,} ({outcome.seconds:.0f} s here){'; ' + scores if scores else ''}"
     )
     print(f"checkpoint: {out / models.WEIGHTS}")
+
+
+def _eps(threat: str) -> float:
+    """The eps of a threat that training can take."""
+    from holdfast.errors import ConfigError
+    from holdfast.threat import Threat
+
+    wanted = Threat.parse(threat)
+    if wanted.norm != "linf" or not wanted.eps or wanted.most is not None:
+        raise ConfigError(f"training takes linf:EPS with eps above 0, not '{threat}'")
+    return wanted.eps

@@ -51,8 +51,12 @@ class SuiteScores:
     """Recall@1 of the queries without an attack."""
     robust_recall: dict[str, float]
     """For each attack on queries: a right first hit before and after, of all queries."""
+    attacked_recall_all: float | None
+    """Under the worst of all attacks on each query, whatever the optimiser."""
     robust_recall_all: float | None
     """A right first hit before and after every attack on the query."""
+    recall_interval: dict[str, Interval]
+    """Of the clean, the attacked and the robust recall over all attacks."""
     ers: Estimate | None
     ars_ratio: Estimate | None
     ars_trial: Estimate | None
@@ -72,6 +76,8 @@ def score_suite(rows: Rows) -> SuiteScores:
     before, after = part_columns(rows, optimiser)
     recalls = _recalls(rows, optimiser)
     clean = next(iter(recalls.values()))[0] if recalls else None
+    if clean is not None and np.isnan(clean).all():
+        clean, recalls = None, {}
     count = rows.header["n"]
     whole = np.arange(count)
     draws = _draws(count)
@@ -94,6 +100,11 @@ def score_suite(rows: Rows) -> SuiteScores:
         score = make(whole)
         return Estimate(score.value, _interval(lambda at: make(at).value, draws), score.parts)
 
+    worst = None if clean is None else _worst(rows, count)
+    together: dict[str, Interval] = {}
+    if clean is not None and worst is not None:
+        for name, column in (("clean", clean), ("attacked", worst), ("robust", clean * worst)):
+            together[name] = _interval(partial(_mean_at, 100 * column), draws)
     full = set(ERS_PARTS) <= set(after) and clean is not None
     return SuiteScores(
         threat=config["threat"],
@@ -104,9 +115,9 @@ def score_suite(rows: Rows) -> SuiteScores:
         interval=spread,
         clean_recall=None if clean is None else 100 * _mean(clean),
         robust_recall={name: 100 * _mean(one * other) for name, (one, other) in recalls.items()},
-        robust_recall_all=100 * _mean(np.prod([a * b for a, b in recalls.values()], axis=0))
-        if recalls
-        else None,
+        attacked_recall_all=None if worst is None else 100 * _mean(worst),
+        robust_recall_all=None if worst is None or clean is None else 100 * _mean(clean * worst),
+        recall_interval=together,
         ers=estimate(lambda at: ers(means(at))) if full else None,
         ars_ratio=estimate(lambda at: ars_ratio(means(at), clean_of(at))) if full else None,
         ars_trial=estimate(by_trial) if full else None,
@@ -121,8 +132,9 @@ def part_columns(rows: Rows, optimiser: str) -> tuple[dict[str, Column], dict[st
         part = "ES:D" if name == "es" else name.upper()
         before[part], after[part] = rows.columns["before"][mine], rows.columns["after"][mine]
         if name == "es":
-            for into, column in ((before, "recall_before"), (after, "recall_after")):
-                into["ES:R"] = 100 * _share(rows.columns[column][mine])
+            recalls = [100 * _share(rows.columns[c][mine]) for c in ("recall_before", "recall_after")]
+            if not np.isnan(recalls[0]).all():
+                before["ES:R"], after["ES:R"] = recalls
     return before, after
 
 
@@ -135,6 +147,14 @@ def _recalls(rows: Rows, optimiser: str) -> dict[str, tuple[Column, Column]]:
             one, other = (_share(rows.columns[c][mine]) for c in ("recall_before", "recall_after"))
             found[name] = (one, other)
     return found
+
+
+def _worst(rows: Rows, count: int) -> Column:
+    """The least recall of each query after any attack on it; NaN where nothing can be found."""
+    worst = np.ones(count, dtype=np.int64)
+    on_query = ~np.char.startswith(rows.columns["attack"].astype(str), "ca")
+    np.minimum.at(worst, rows.columns["trial"][on_query], rows.columns["recall_after"][on_query])
+    return _share(worst)
 
 
 def _of(rows: Rows, attack: str, optimiser: str) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The attack suite of ERS and ARS over queries: eight attacks, ten numbers, rows, resumable."""
+"""The attack suite of ERS and ARS over queries: nine attacks, ten numbers, rows, resumable."""
 
 from __future__ import annotations
 
@@ -82,20 +82,27 @@ def attack_suite(
     """
     out = Path(out)
     names = chosen_attacks(attacks)
-    labels = images.require_labels("an attack suite")
+    for name in names:
+        if "labels" in OBJECTIVES[name].needs:
+            images.require_labels(f"the attack {name}")
     settings = (settings or Settings()).named(embedder)
-    if threat.who == "candidates" or threat.most is not None:
+    if threat.who != "query":
         raise ConfigError(
             f"the attacks of the suite say themselves whom they alter; give NORM:EPS, not {threat}"
         )
     asked, found = draw_or_all(images, queries, candidates, seed)
-    if "gtt" in names and len(found) <= GTT_TOP:
-        raise ConfigError(f"gtt looks at the top {GTT_TOP}, and there are {len(found)} candidates; draw more")
+    if images.labels is not None and len(np.unique(images.labels[found])) < 2 and {"gtm", "ltm"} & set(names):
+        raise ConfigError("gtm and ltm need candidates of another class; all candidates are of one")
+    rivals = len(found) - bool(np.intersect1d(asked, found).size)
+    if "gtt" in names and rivals <= GTT_TOP:
+        raise ConfigError(f"gtt looks at the top {GTT_TOP}, and a query has {rivals} candidates; draw more")
     probe(embedder, images, threat, settings)
     assert threat.eps is not None
     runs = [(settings, len(asked))]
-    if check_black_box:
+    check = None
+    if check_black_box and settings.optimiser != "nes":
         black = dataclasses.replace(settings, optimiser="nes")
+        check = black.config(threat.eps)
         runs.append((black, min(check_black_box, len(asked))))
     config = {
         "threat": str(threat),
@@ -105,6 +112,7 @@ def attack_suite(
         "seed": seed,
         "search": settings.config(threat.eps),
         "check_black_box": check_black_box,
+        "check": check,
     }
     task = Task(out, SUITE, embedder, images, config)
     if task.finished():
@@ -122,7 +130,7 @@ def attack_suite(
                     hurt = damage(name, measured["before"], measured["after"])
                     worst = hurt + 1e-6 * np.asarray(measured["shift"]) * (hurt > 0)
                     cases.keep(name, span.start, trials.altered.tolist(), worst, altered.images)
-                writer.append(_rows(scene, trials, altered, measured, str(how.optimiser), labels))
+                writer.append(_rows(scene, trials, altered, measured, str(how.optimiser)))
                 advance(len(span), note=name)
         rows = writer.read()
         cases.pack(names, images)
@@ -142,6 +150,8 @@ def chosen_attacks(attacks: str | Sequence[str]) -> list[str]:
     wanted = attacks.split(",") if isinstance(attacks, str) else list(attacks)
     for name in wanted:
         if name not in (*ATTACKS, "ers"):
+            if name == "er-recall":
+                raise ConfigError("er-recall is an evaluation of its own; ask for it alone")
             raise ConfigError(unknown_name("attack", name, (*ATTACKS, "ers", "er-recall")))
     return [name for name in ATTACKS if name in wanted or "ers" in wanted]
 
@@ -189,9 +199,8 @@ def _rows(
     altered: Altered,
     measured: dict[str, list[Any]],
     optimiser: str,
-    labels: Any,
 ) -> list[dict[str, Any]]:
-    targets = target_ids(scene, trials)
+    targets, labels = target_ids(scene, trials), scene.images.labels
     start, nearly, end = (part.tolist() for part in late(altered.trajectory))
     return [
         {
@@ -199,7 +208,7 @@ def _rows(
             "attack": trials.attack,
             "trial": trial,
             "image": scene.images.ids[trials.altered[i]],
-            "label": int(labels[trials.altered[i]]),
+            "label": -1 if labels is None else int(labels[trials.altered[i]]),
             "target": targets[i],
             **{name: column[i] for name, column in measured.items()},
             "gradients": int(altered.gradients[i]),

@@ -60,8 +60,11 @@ def _search(rows: Rows, name: str, mine: NDArray[np.bool_]) -> Iterator[Finding]
             f"{name}: {zero:.0%} of the images have no usable gradient at the first point, so gradients may be "
             "masked; try --optimiser nes or more --restarts",
         )
-    if "success" in rows.columns and bool((rows.columns["success"][mine] == 1).all()):
-        return
+    if "success" in rows.columns:
+        known = rows.columns["success"][mine] >= 0
+        if known.any() and bool((rows.columns["success"][mine][known] == 1).all()):
+            return
+    black = bool((rows.columns["gradients"][mine] == 0).all())
     start, nearly, end = (
         float(rows.columns[column][mine].mean()) for column in ("loss_start", "loss_late", "loss_end")
     )
@@ -70,7 +73,7 @@ def _search(rows: Rows, name: str, mine: NDArray[np.bool_]) -> Iterator[Finding]
         yield Finding(
             "warning",
             f"{name}: {share:.0%} of what was gained came in the last tenth of the steps, so the attack is not "
-            "at its end; give more --steps",
+            f"at its end; give more {'--budget' if black else '--steps'}",
         )
 
 

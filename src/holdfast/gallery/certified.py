@@ -61,6 +61,8 @@ class CertifiedHits:
     hits: tuple[CertifiedHit, ...]
     examined: int
     candidates: int
+    sharpened: bool = True
+    """False where elided or crown was asked for, but pruning left too many candidates for it."""
     boxes: float | None = None
     """The eps of the stored candidate boxes that were used: that of the threat, or the next larger."""
 
@@ -134,6 +136,11 @@ def certified_search(
         raise ConfigError(
             f"search certifies linf:EPS for the query, the candidates or both, and linf:auto for the query"
             f"{' where it is not kept' if keep else ''}, not '{threat}'"
+        )
+    if method == "paper" or (method != "interval" and threat.who != "query"):
+        raise ConfigError(
+            f"method {method} is not for '{threat}' in a search: elided and crown are for an altered query; "
+            "everything else takes interval"
         )
     if keep and method != "interval":
         raise ConfigError(
@@ -233,7 +240,10 @@ class Ranking:
             verdict = Verdict.CERTIFIED if sure else Verdict.UNKNOWN
             hits.append(CertifiedHit(hit, best[i], worst[i], verdict, float(size)))
         total = len(self._gallery)
-        return CertifiedHits(self._found.query, self._threat, tuple(hits), examined, total, self._boxes)
+        sharpened = asked.sharper is None or examined <= SHARPENED + len(hits)
+        return CertifiedHits(
+            self._found.query, self._threat, tuple(hits), examined, total, sharpened, self._boxes
+        )
 
     def survivors(self, asked: Asked, hits: Slots) -> Slots:
         """The candidates beside `hits` that pruning leaves, for a query with one box."""

@@ -39,10 +39,10 @@ def as_spec(spec: ImageSpec | tuple[int, int, int]) -> ImageSpec:
 def reader(images: Images, spec: ImageSpec) -> tuple[int, Read]:
     """How many images there are, and `read(start, stop)`: that part as checked floats in [0, 1]."""
     if isinstance(images, Tensor):
-        _check_shape(tuple(images.shape), spec)
+        check_shape(tuple(images.shape), spec)
         return len(images), lambda start, stop: to_unit(images[start:stop], start)
     if isinstance(images, np.ndarray):
-        _check_shape(images.shape, spec)
+        check_shape(images.shape, spec)
         if images.dtype != np.uint8 and images.dtype.kind != "f":
             raise _wrong_type(str(images.dtype))
         # A copy, because torch warns of read-only memory, which memory-mapped files are.
@@ -52,7 +52,7 @@ def reader(images: Images, spec: ImageSpec) -> tuple[int, Read]:
 
         def read(start: int, stop: int) -> Tensor:
             batch = source.batch(range(start, stop))
-            _check_shape(tuple(batch.shape), spec)
+            check_shape(tuple(batch.shape), spec)
             return to_unit(batch, start)
 
         return len(source), read
@@ -93,7 +93,8 @@ def _wrong_type(found: str) -> ModelError:
     return ModelError(f"pixels are uint8 (0 to 255) or floats in [0, 1], not {found}")
 
 
-def _check_shape(shape: tuple[int, ...], spec: ImageSpec) -> None:
+def check_shape(shape: tuple[int, ...], spec: ImageSpec) -> None:
+    """Refuse a batch of another shape than the embedder takes."""
     if len(shape) == 4 and shape[1:] == spec.shape:
         return
     found = "x".join(str(side) for side in shape)

@@ -124,27 +124,28 @@ def _beside(rows: Rows, line: Attacked, certificates: list[Rows]) -> dict[str, A
 def _suite_beside(done: AttackedSuite, folder: Path) -> list[dict[str, Any]]:
     """Recall@1 without an attack, under the strongest attack on each query, and proved."""
     rows, scores = done.rows, done.scores
-    mine = rows.columns["recall_before"] >= 0
-    if scores.clean_recall is None or scores.robust_recall_all is None or not mine.any():
+    if scores.clean_recall is None or scores.attacked_recall_all is None or scores.robust_recall_all is None:
         return []
-    worst: dict[str, tuple[int, int]] = {}
-    for query, before, after in zip(
-        rows.columns["image"][mine],
-        rows.columns["recall_before"][mine],
-        rows.columns["recall_after"][mine],
-        strict=True,
-    ):
-        worst[query] = (before, min(after, worst.get(query, (1, 1))[1]))
     threat = Threat.parse(scores.threat)
     certificates = certificates_in(folder, rows.header["config"]["embedder"])
-    proved = certified_beside(rows, certificates, threat, 1, 1, list(worst))
-    clean, attacked = np.array(list(worst.values())).T
+    known = rows.columns["recall_before"] >= 0
+    queries = list(dict.fromkeys(rows.columns["image"][known]))
+    proved = certified_beside(rows, certificates, threat, 1, 1, queries)
+    numbers = {
+        "clean": scores.clean_recall,
+        "attacked": scores.attacked_recall_all,
+        "robust": scores.robust_recall_all,
+    }
     return [
         {
             "altered": f"the query, {_size(threat)}, the worst of all attacks on it",
             "k": 1,
-            "queries": len(worst),
-            "cells": [(f"{value.mean():.3f}", "") for value in (clean, attacked, clean * attacked)],
+            "queries": len(queries),
+            "cells": [
+                _cell(value / 100, (low / 100, high / 100))
+                for name, value in numbers.items()
+                for low, high in [scores.recall_interval[name]]
+            ],
             "certified": "–" if proved is None else f"{proved:.3f}",
         }
     ]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from holdfast.errors import DataError
 from holdfast.evaluate.rows import read_rows
+from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import THREATS, Job, Plan
 from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
@@ -95,7 +96,7 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
 def write_cells(path: Path, cells: Sequence[Cell]) -> None:
     """cells.json, one cell a line."""
     lines = [json.dumps(asdict(cell)) for cell in cells]
-    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def _of_job(file: Path, job: Job, ks: Sequence[int]) -> list[tuple[tuple[Any, ...], NDArray[np.float64]]]:

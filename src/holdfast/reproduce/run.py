@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from holdfast.evaluate.rows import config_hash, read_header
 from holdfast.files import atomic_write
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.plan import Job, Plan
-from holdfast.training import load_data, merge, parse, train
+from holdfast.training import load_data, merge, parse, read_config, train
+from holdfast.training.config import differences
 
 RUN = "run.json"
 ER_ROWS = "er-recall.csv.gz"
@@ -43,6 +43,10 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
             missing.append(ATTACKS)
         else:
             found = read_header(kept / ER_ROWS)["config"]
+            tested = kept / f"{next(iter(plan.tests))}.csv.gz"
+            alike = ("embedder", "images", "queries", "candidates", "seed", "ks", "threats")
+            if tested.exists() and any(found[k] != read_header(tested)["config"][k] for k in alike):
+                raise _other_settings(kept / ER_ROWS)
             made = {"steps": found["search"][0]["steps"], **{k: found[k] for k in ("ca_queries", "sources")}}
             if made != plan.attacks.model_dump(exclude={"seeds"}):
                 raise _other_settings(kept / ER_ROWS)
@@ -64,8 +68,14 @@ def reproduce_job(
     if not missing:
         return True
     out = work / preset / job.name
-    if not (out / models.CARD).exists():
-        table: Mapping[str, Any] = job.config
+    table: dict[str, Any] = {**job.config, **_data(job.config)}
+    if (out / models.CARD).exists():
+        stored = read_config(out)
+        if job.start is not None:  # Where the run that it fine-tunes was, it need not be any more.
+            table = merge(table, {"defence": {"start": stored.defence.start}})  # type: ignore[attr-defined]
+        if unlike := differences(stored, parse(table)):
+            raise ConfigError(f"{out} is of another plan: {'; '.join(unlike)}; remove it to train anew")
+    else:
         if job.start is not None:
             begin = work / preset / job.start_name
             if not (begin / models.CARD).exists():
@@ -77,7 +87,7 @@ def reproduce_job(
         if not train(parse(table), out, say=say).outcome.finished:
             return False
     embedder = models.load(out)
-    images = load_data(parse(_without_start(job.config))).test
+    images = load_data(parse(_data(job.config))).test
     kept = rows_folder(folder, preset, job)
     kept.mkdir(parents=True, exist_ok=True)
     if CERTIFICATES in missing:
@@ -98,7 +108,7 @@ def reproduce_job(
             ks=plan.ks,
             settings=Settings(steps=plan.attacks.steps),
         )
-        shutil.copyfile(attacked.folder / ROWS, kept / ER_ROWS)
+        atomic_write(kept / ER_ROWS, (attacked.folder / ROWS).read_bytes())
     return True
 
 
@@ -128,7 +138,7 @@ def _certify(
             rounding=test.rounding,
             listed=0,
         )
-        shutil.copyfile(done.folder / ROWS, kept / f"{name}.csv.gz")
+        atomic_write(kept / f"{name}.csv.gz", (done.folder / ROWS).read_bytes())
     card = json.loads((out / models.CARD).read_text())
     record = {
         "hash": _hash(job, plan),
@@ -151,6 +161,6 @@ def _hash(job: Job, plan: Plan) -> str:
     )
 
 
-def _without_start(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as far as its data goes: a fine-tuning's `start` is only known where it runs."""
+def _data(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as far as its data goes, with a path that holds anywhere."""
     return {"data": {**config["data"], "name": data.absolute(config["data"]["name"])}}

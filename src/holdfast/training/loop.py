@@ -26,6 +26,7 @@ from holdfast.errors import RunError
 from holdfast.models import to_unit
 from holdfast.progress import bar
 from holdfast.randomness import derive
+from holdfast.training import processes
 from holdfast.training.augment import augment
 from holdfast.training.config import TrainSection
 from holdfast.training.defences import Batch, Defence, Moment
@@ -37,6 +38,8 @@ from holdfast.training.state import load_state, save_state
 
 STATE = "state.safetensors"
 LOG = "log.jsonl"
+SHRUNK, ENTANGLED = 0.1, 0.02
+"""Below these shares of its first mean distance, and of separability, a batch begins to collapse."""
 COLLAPSED = 1e-3
 """A batch whose mean distance is below this share of its first value has collapsed."""
 
@@ -85,6 +88,8 @@ def fit(
     steps = total_steps(settings, len(images))
     every = settings.validate_every or max(1, steps // 10)
     optimiser = make_optimiser(embedder, defence, settings)
+    learned = [p for group in optimiser.param_groups for p in group["params"]]
+    model = processes.shared(embedder)
     modules: dict[str, nn.Module] = {"embedder": embedder, "defence": defence}
     state = folder / STATE
     step, spread, spent = 0, 0.0, 0.0
@@ -101,16 +106,18 @@ def fit(
         return spent + time.process_time() - begun
 
     def save() -> None:
+        if not processes.is_first():
+            return
         notes = {"step": step, "spread": spread, "data": data, "cpu_seconds": cpu_seconds()}
         save_state(state, modules, optimiser, notes)
 
-    log = Log(folder / LOG, step)
+    log = Log(folder / LOG, step) if processes.is_first() else None
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     started = saved = time.monotonic()
     notes: dict[str, str] = {}
-    wide = False
+    wide = shrinking = False
     with _reproducible(), _stop_request() as stop, bar("training", steps, step) as advance:
-        while step < steps and not stop.is_set():
+        while step < steps and not processes.any_of(stop.is_set()):
             moment = Moment(step, steps)
             torch.default_generator.manual_seed(derive(seed, "step", step))
             chosen = sampler.indices(step)
@@ -122,9 +129,10 @@ def fit(
             for group in optimiser.param_groups:
                 group["lr"] = group["base_lr"] * factor
             embedder.train()
-            terms = defence.terms(embedder, batch, moment)
+            terms = defence.terms(model, batch, moment)
             optimiser.zero_grad(set_to_none=True)
             terms.loss.backward()  # type: ignore[no-untyped-call]
+            processes.average_gradients(learned)
             if settings.clip is not None:
                 nn.utils.clip_grad_norm_(embedder.parameters(), settings.clip)
             loss = terms.loss.item()
@@ -135,12 +143,18 @@ def fit(
                 )
             optimiser.step()
             step += 1
-            if step % settings.log_every == 0 or step == steps:
+            if log is not None and (step % settings.log_every == 0 or step == steps):
                 seen = telemetry(terms.embeddings, batch.labels if terms.labels is None else terms.labels)
                 log.write(step=step, loss=loss, lr=settings.lr * factor, **seen, **terms.logs)
                 spread = spread or seen["mean_distance"]
                 if seen["mean_distance"] < COLLAPSED * spread:
                     warn(f"step {step}: the embedding has collapsed (all outputs alike)")
+                elif not shrinking and _collapsing(seen, spread):
+                    shrinking = True
+                    warn(
+                        f"step {step}: a collapse begins: distances are {seen['mean_distance'] / spread:.0%} of the "
+                        f"first ones, and classes stand apart by {seen['separability']:.1%} of them"
+                    )
                 radius = terms.logs.get("radius", 0.0)
                 if not wide and step >= steps / 2 and radius > seen["mean_distance"]:
                     wide = True
@@ -150,7 +164,7 @@ def fit(
                         "(defence.ramp_start) or train for a smaller eps"
                     )
                 notes["loss"] = f"loss {loss:.4f}  separability {seen.get('separability', 0.0):.2f}"
-            if validate is not None and (step % every == 0 or step == steps):
+            if log is not None and validate is not None and (step % every == 0 or step == steps):
                 result = validate()
                 log.write(step=step, **result)
                 notes["validation"] = "validation " + " ".join(f"{k} {v:.3f}" for k, v in result.items())
@@ -161,6 +175,11 @@ def fit(
     if step < steps:
         save()
     return Outcome(step, steps, time.monotonic() - started, cpu_seconds())
+
+
+def _collapsing(seen: dict[str, float], spread: float) -> bool:
+    """Shrunk embeddings and entangled classes at once: the two faces of a collapse (seed 004, §4.3)."""
+    return seen["mean_distance"] < SHRUNK * spread and seen.get("separability", 1.0) < ENTANGLED
 
 
 def total_steps(settings: TrainSection, images: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from holdfast.spec import ImageSpec
 from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
 from holdfast.training.defences import build_defence, defence_class
 from holdfast.training.loop import Outcome, fit, total_steps
+from holdfast.training.processes import is_first, joined, wait_for_all
 
 CONFIG = "config.toml"
 VALIDATION_IMAGES = 2000
@@ -48,6 +49,11 @@ def train(
     The folder gets `config.toml`, `log.jsonl`, `state.safetensors` and, at the end, the checkpoint
     `model.safetensors` with its `card.json`.
     """
+    with joined():
+        return _train(config, out, say if is_first() else lambda line: None)
+
+
+def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     begun = _stored_config(out, config)
     config = begun or config
     dataset = load_data(config)
@@ -73,8 +79,10 @@ def train(
         f"training {config.model.name} ({size:,} parameters) on {len(training):,} images of {dataset.name}: "
         f"{total_steps(config.train, len(training)):,} steps of {config.train.batch}"
     )
-    with exclusive(out, "training"):
-        if begun is None:
+    # No process looks for a stored config after the first one has written it.
+    wait_for_all()
+    with exclusive(out, "training") if is_first() else nullcontext():
+        if begun is None and is_first():
             atomic_write(out / CONFIG, config.to_toml())
         outcome = fit(
             embedder,
@@ -90,7 +98,7 @@ def train(
             warn=say,
         )
         embedder.eval()
-        if outcome.finished:
+        if outcome.finished and is_first():
             models.save(
                 embedder,
                 out,
@@ -99,6 +107,7 @@ def train(
                 seed=config.seed,
                 metrics={**(metrics or validate()), "cpu_seconds": outcome.cpu_seconds},
             )
+    wait_for_all()
     return Run(out, config, outcome, embedder, metrics)
 
 

@@ -104,7 +104,8 @@ class CandidateRank(Objective):
         which = which.to(clean.device)
         queries = asked[which]
         own = self.own(rows, clean)
-        old = (candidates.vectors[own.clamp(min=0)][:, None] - queries).norm(dim=2).double()
+        # By the same product as the rivals' distances, among which it is: to the last bit.
+        old = candidates.distances(asked)[which, own.clamp(min=0)[:, None]].double()
         old = old.masked_fill((own < 0)[:, None], torch.nan)
         return CandidateWish(Rivals(asked, candidates), self.raising, self.k, queries, which, old)
 

@@ -76,6 +76,8 @@ def descend(oracle: Oracle, ball: Ball, start: Tensor, rule: Rule) -> Descent:
     lowest = [here.loss]
     size = torch.full_like(here.loss, rule.step)
     checkpoints = _checkpoints(rule.steps) if rule.schedule == "auto" else {}
+    # The automatic schedule goes back to the best point, whichever is kept in the end.
+    tracked = rule.keep == "best" or bool(checkpoints)
     fell = torch.zeros_like(here.loss)
     halved = torch.zeros_like(fell, dtype=torch.bool)
     best_then = best
@@ -92,7 +94,7 @@ def descend(oracle: Oracle, ball: Ball, start: Tensor, rule: Rule) -> Descent:
         fell += there.loss < here.loss
         here = there
         lowest.append(torch.minimum(lowest[-1], here.loss))
-        if rule.keep == "best":
+        if tracked:
             better = here.better(best)
             best = here.where(better, best)
             best_x = torch.where(_each(better, x), x, best_x)

@@ -21,7 +21,8 @@ TOGETHER = 256
 class Estimated(Optimiser):
     """Gradients from antithetic pairs: mean of (loss(x + σu) − loss(x − σu))·u / 2σ over directions u.
 
-    `queries` is the budget for each image, the clean one included: nothing more is ever asked. A step
+    `queries` is the budget for each image, the clean one included: nothing more is ever asked, but for one look at
+    the 8-bit picture where one is made. A step
     costs `probes` (an even number) and one look at the point. Copies are cut off at [0, 1], so every
     query is an image; they need not be inside the threat. Directions are drawn for each image by itself.
     """

@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from holdfast.bounds import Box, Graph, image_box, interval_bounds, trace
+from holdfast.errors import ConfigError
 from holdfast.training.defences.base import Defence, DefenceOptions, Moment
+from holdfast.training.processes import unshared
 from holdfast.training.schedules import ramp
 
 
@@ -34,24 +36,34 @@ class Bounded(Defence):
     """A defence whose loss contains interval bounds of the embedder."""
 
     options: BoundedOptions
+    unit_norm = False
 
     def __init__(self) -> None:
         super().__init__()
         self._graph: Graph | None = None
 
     def prepare(self, embedder: nn.Module) -> None:
+        check_features(embedder)
         if self.options.ibp_init:
             initialise(embedder)
 
     def box(self, embedder: nn.Module, images: Tensor, eps: float) -> Box:
         """The box of the features; its centre is not the clean embedding, except through affine layers."""
         if self._graph is None:
-            self._graph = trace(embedder)
+            self._graph = trace(unshared(embedder))
         return interval_bounds(self._graph, image_box(images, eps, clip=self.options.clip))
 
     def ramped(self, at: Moment, first: float, last: float) -> float:
         """A value that goes from `first` to `last` over the ramp."""
         return ramp(at.done, self.options.ramp_start, self.options.ramp_end, first, last)
+
+
+def check_features(embedder: nn.Module) -> None:
+    """Refuse an embedder whose boxes, which are of the features, would be compared with normalised embeddings."""
+    if getattr(embedder, "unit_norm", False):
+        raise ConfigError(
+            "defences that train on bounds compare boxes of unnormalised features; set model.unit_norm=false"
+        )
 
 
 def initialise(embedder: nn.Module) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from holdfast.bounds import Box
 from holdfast.bounds.activations import Relu
 from holdfast.bounds.operations import Linear
+from holdfast.errors import ConfigError
 from holdfast.training.defences.base import Batch, Moment, Terms
 from holdfast.training.defences.bounded import Bounded, BoundedOptions
 
@@ -36,6 +37,12 @@ class CIbp(Bounded):
         super().__init__()
         self.options = options
         self.head = nn.Linear(options.dim, classes)
+
+    def prepare(self, embedder: nn.Module) -> None:
+        super().prepare(embedder)
+        dim = getattr(embedder, "dim", self.options.dim)
+        if dim != self.options.dim:
+            raise ConfigError(f"the embedding has {dim} dimensions; set defence.dim={dim}")
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         eps, kappa = self.ramped(at, 0.0, self.options.eps), self.ramped(at, 1.0, self.options.kappa)

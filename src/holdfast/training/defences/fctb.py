@@ -15,8 +15,9 @@ from torch import nn
 from holdfast import models
 from holdfast.bounds import distance_bounds
 from holdfast.data import Dataset, ImageSet, draw
+from holdfast.errors import ConfigError
 from holdfast.training.defences.base import Batch, Moment, Terms
-from holdfast.training.defences.bounded import Bounded, BoundedOptions
+from holdfast.training.defences.bounded import Bounded, BoundedOptions, check_features
 from holdfast.training.defences.tbt import looseness
 from holdfast.training.losses import distances
 from holdfast.training.samplers import Sampler, Shuffled
@@ -53,8 +54,14 @@ class Fctb(Bounded):
         return Shuffled(len(labels), batch, seed)
 
     def prepare(self, embedder: nn.Module) -> None:
+        check_features(embedder)
         start = models.load(Path(self.options.start))
-        embedder.load_state_dict(start.state_dict())
+        try:
+            embedder.load_state_dict(start.state_dict())
+        except RuntimeError:
+            raise ConfigError(
+                f"{self.options.start} is of another network than this run; give the same model, dim and data"
+            ) from None
         # Not a submodule: f₀ is neither trained nor part of the state that is saved.
         object.__setattr__(self, "_before", copy.deepcopy(start).eval())
 
