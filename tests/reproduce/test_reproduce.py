@@ -25,6 +25,7 @@ rounding = false
 method = "elided"
 
 [attacks]
+tables = ["2"]
 seeds = [0]
 steps = 2
 ca_queries = 3

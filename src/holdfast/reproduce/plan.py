@@ -40,8 +40,9 @@ class Test(_Table):
 
 
 class AttackPlan(_Table):
-    """How ER-Recall is measured: which training seeds, by how many steps of our PGD, on how many queries."""
+    """How ER-Recall is measured: for which tables and training seeds, by our PGD, on how many queries."""
 
+    tables: list[str] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
     steps: int = Field(default=100, ge=1)
     ca_queries: int = Field(default=100, ge=1)
@@ -171,6 +172,10 @@ class Job:
     def start_name(self) -> str:
         """The run that this one fine-tunes."""
         return f"{self.dataset}-{self.model}-{self.start}-s{self.seed}"
+
+    def attacked(self, plan: AttackPlan | None) -> bool:
+        """Whether its ER-Recall is measured."""
+        return plan is not None and self.seed in plan.seeds and bool({*plan.tables} & {*self.tables.values()})
 
     @property
     def threats(self) -> list[Threat]:

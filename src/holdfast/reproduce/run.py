@@ -38,7 +38,7 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
         missing.append(CERTIFICATES)
     elif json.loads((kept / RUN).read_text())["hash"] != _hash(job, plan):
         raise _other_settings(kept / RUN)
-    if plan.attacks is not None and job.seed in plan.attacks.seeds:
+    if plan.attacks is not None and job.attacked(plan.attacks):
         if not (kept / ER_ROWS).exists():
             missing.append(ATTACKS)
         else:
@@ -48,7 +48,7 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
             if tested.exists() and any(found[k] != read_header(tested)["config"][k] for k in alike):
                 raise _other_settings(kept / ER_ROWS)
             made = {"steps": found["search"][0]["steps"], **{k: found[k] for k in ("ca_queries", "sources")}}
-            if made != plan.attacks.model_dump(exclude={"seeds"}):
+            if made != plan.attacks.model_dump(exclude={"seeds", "tables"}):
                 raise _other_settings(kept / ER_ROWS)
     return missing
 
