@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -74,13 +75,13 @@ def test_make_targets_that_the_readme_names_exist():
         assert re.search(rf"^{target}:", makefile, flags=re.M), target
 
 
-def test_cli_page_is_what_help_says():
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        from make_cli_docs import page
-    finally:
-        sys.path.pop(0)
-    assert (ROOT / "docs/cli.md").read_text() == page(), "run scripts/make_cli_docs.py"
+@pytest.mark.parametrize(
+    ("script", "page"), [("make_cli_docs", "docs/cli.md"), ("make_readme_table", "README.md")]
+)
+def test_generated_pages_are_what_their_scripts_make(script, page, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    made = importlib.import_module(script).page()
+    assert (ROOT / page).read_text() == made, f"run scripts/{script}.py"
 
 
 def test_pages_name_everything_that_is_registered():
