@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.errors import ConfigError
 from holdfast.training import parse, train
 from holdfast.training.adversary import Triple, collapseness, hardness, nearer_half, perturb
 from holdfast.training.defences import Batch, Moment, build_defence
@@ -278,3 +279,25 @@ def test_a_collapse_is_reported_as_it_begins():
     assert _collapsing({"mean_distance": 0.05, "separability": 0.01}, 1.0)
     assert not _collapsing({"mean_distance": 0.05, "separability": 0.3}, 1.0)
     assert not _collapsing({"mean_distance": 0.5, "separability": 0.0}, 1.0)
+
+
+def test_defences_can_be_mixed(tmp_path):
+    parts = [
+        {"name": "ca-tride", "eps": EPS, "attack_steps": 1},
+        {"name": "certified-margin", "eps": 0.01, "ramp_start": 0, "ramp_end": 0},
+    ]
+    table = {
+        "data": {"name": "fashion-mnist-mini", "validation": 0},
+        "defence": {"name": "mixed", "parts": parts, "weights": [1.0, 0.5]},
+        "train": {"steps": 2, "batch": 16, "log_every": 1},
+    }
+    train(parse(table), tmp_path / "run", say=quiet)
+    first = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
+    assert first["loss"] == pytest.approx(
+        first["loss_ca-tride"] + 0.5 * first["loss_certified-margin"], rel=1e-5
+    )
+    assert {"hardness", "certified_pairs"} <= set(first)
+    again = train(parse(table), tmp_path / "other", say=quiet)
+    assert again.config.defence.parts[1].name == "certified-margin"
+    with pytest.raises(ConfigError, match="as many weights"):
+        parse({"defence": {"name": "mixed", "parts": parts, "weights": [1.0]}})

@@ -166,5 +166,10 @@ def _table_at(model: type[BaseModel], place: tuple[str, ...]) -> type[BaseModel]
     return model
 
 
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+def _without_none(value: Any) -> Any:
+    """The value without what is left open, in tables at any depth: TOML has no word for it."""
+    if isinstance(value, list):
+        return [_without_none(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_none(part) for key, part in value.items() if part is not None}

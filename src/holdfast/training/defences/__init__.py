@@ -15,6 +15,7 @@ from holdfast.training.defences.est import Est
 from holdfast.training.defences.fctb import Fctb
 from holdfast.training.defences.hm import Hm
 from holdfast.training.defences.margin import Margin
+from holdfast.training.defences.mixed import Mixed
 from holdfast.training.defences.tbt import Tbt
 from holdfast.training.defences.triplet import Triplet
 
@@ -30,6 +31,7 @@ DEFENCES: dict[str, type[Defence]] = {
     "fctb": Fctb,
     "certified-margin": CertifiedMargin,
     "certified-rank": CertifiedRank,
+    "mixed": Mixed,
 }
 
 

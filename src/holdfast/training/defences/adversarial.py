@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from holdfast.errors import ConfigError
 from holdfast.models.modes import evaluating
 from holdfast.training.adversary import (
     Found,
@@ -72,6 +73,10 @@ class Adversarial(Defence):
         with evaluating(embedder), torch.no_grad():
             known = embedder(batch.images)
         chosen = self._triplets(known, batch.labels, at)
+        if not len(chosen[0]):
+            raise ConfigError(
+                "a batch holds no pair of one class beside another class; in a mixed defence put this part first"
+            )
         images = Triple(*(batch.images[rows] for rows in chosen))
         clean = Triple(*(known[rows] for rows in chosen))
         still = clean.of("apn")

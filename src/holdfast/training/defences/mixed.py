@@ -1,0 +1,82 @@
+"""Several defences at once: the weighted sum of their losses on the same batch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from torch import nn
+
+from holdfast.training.defences.base import Batch, Defence, DefenceOptions, Moment, Terms
+from holdfast.training.samplers import Sampler
+
+
+class MixedOptions(DefenceOptions):
+    """`parts` are tables of other defences; the first one chooses the batches."""
+
+    name: Literal["mixed"] = "mixed"
+    parts: list[SerializeAsAny[DefenceOptions]] = Field(min_length=2)
+    weights: list[float]
+
+    @field_validator("parts", mode="before")
+    @classmethod
+    def _choose(cls, value: Any) -> Any:
+        from holdfast.training.defences import defence_class
+
+        if not isinstance(value, list):
+            return value
+        return [
+            defence_class(part.get("name")).Options.model_validate(part) if isinstance(part, dict) else part
+            for part in value
+        ]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.weights) != len(self.parts) or min(self.weights) < 0:
+            raise ValueError(f"{len(self.parts)} parts take as many weights, none below 0")
+        return self
+
+
+class Mixed(Defence):
+    """Users want both columns: for example `ca-tride` against attacks and `certified-margin` for proofs.
+
+    Embeddings are not normalised unless the config says so, because defences on bounds need that.
+    """
+
+    Options = MixedOptions
+    unit_norm = False
+
+    def __init__(self, options: MixedOptions, classes: int) -> None:
+        from holdfast.training.defences import build_defence
+
+        super().__init__()
+        self.options = options
+        self.parts = nn.ModuleList(build_defence(part, classes) for part in options.parts)
+
+    def _each(self) -> list[Defence]:
+        return [part for part in self.parts if isinstance(part, Defence)]
+
+    def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
+        return self._each()[0].sampler(labels, batch, seed)
+
+    def prepare(self, embedder: nn.Module) -> None:
+        for part in self._each():
+            part.prepare(embedder)
+
+    def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
+        found = [part.terms(embedder, batch, at) for part in self._each()]
+        loss = sum(
+            (weight * terms.loss for weight, terms in zip(self.options.weights, found, strict=True)),
+            start=found[0].loss.new_zeros(()),
+        )
+        logs = {name: value for terms in reversed(found) for name, value in terms.logs.items()}
+        logs |= {
+            f"loss_{part.name}": terms.loss.item()
+            for part, terms in zip(self.options.parts, found, strict=True)
+        }
+        return Terms(loss, found[0].embeddings, logs, found[0].labels)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return [group for part in self._each() for group in part.parameter_groups()]
