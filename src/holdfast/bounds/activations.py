@@ -75,13 +75,12 @@ class Relu(Operation):
         centre, radius = _ReluBox.apply(box.centre, box.radius)  # type: ignore[no-untyped-call]
         return Box(centre, radius)
 
-    def interval_over(self, boxes: Sequence[Box], rounding: bool) -> Box:
+    def interval_over(self, boxes: Sequence[Box], rounding: bool, ahead: float = 0.0) -> Box:
+        """`ahead` is the share that the layer behind would charge: here it costs no pass of its own."""
         from holdfast.bounds.kernels import relu_box_in_place
 
-        (box,) = boxes
-        if not (box.centre.is_contiguous() and box.radius.is_contiguous()):
-            return self.interval(boxes, rounding)
-        over_elements(relu_box_in_place, (box.centre, box.radius))
+        box = Box(*(t.contiguous() for t in (boxes[0].centre, boxes[0].radius)))
+        over_elements(relu_box_in_place, (box.centre, box.radius), ahead)
         return box
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:

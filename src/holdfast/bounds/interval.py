@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from holdfast.bounds.activations import Relu
 from holdfast.bounds.box import Box
 from holdfast.bounds.graph import INPUT, Graph
+from holdfast.bounds.operations import Affine, Convolution, Linear, Reshape, allowance
 
 _FINAL = 2.0**-21
 _LARGEST = 2.0**100
@@ -29,13 +31,23 @@ def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -
     last_use = {i: number for number, step in enumerate(graph.steps) for i in step.inputs}
     spare: set[int] = set()
     """Boxes that share their memory with no other that is still there."""
+    paid: set[int] = set()
+    """Boxes whose radius has the next layer's allowance on it."""
     for number, step in enumerate(graph.steps):
         inputs = [boxes[i] for i in step.inputs]
         done = {i for i in step.inputs if last_use[i] == number and i != INPUT and not keep}
         # Networks of some size spend more on fresh memory than on the arithmetic of activations.
         over = done == set(step.inputs) <= spare and not torch.is_grad_enabled()
-        run = step.operation.interval_over if over else step.operation.interval
-        box = run(inputs, rounding)
+        operation = step.operation
+        if over and isinstance(operation, Relu) and (layer := _only_layer_behind(graph, number)) and rounding:
+            box = operation.interval_over(inputs, rounding, allowance(layer.terms, inputs[0].centre.dtype))
+            paid.add(number + 1)
+        elif over and isinstance(operation, Affine):
+            box = operation.interval_over(inputs, rounding, paid=step.inputs[0] in paid)
+        else:
+            box = (operation.interval_over if over else operation.interval)(inputs, rounding)
+            if paid.issuperset(step.inputs):
+                paid.add(number + 1)
         boxes[number + 1] = _within_float32(box) if rounding else box
         if over or step.operation.fresh:
             spare.add(number + 1)
@@ -45,6 +57,17 @@ def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -
         for i in done:
             del boxes[i]
     return [boxes[i] for i in sorted(boxes)]
+
+
+def _only_layer_behind(graph: Graph, number: int) -> Linear | Convolution | None:
+    """The layer that alone reads what step `number` gives, as it is or reshaped."""
+    users = [(n, step) for n, step in enumerate(graph.steps) if number + 1 in step.inputs]
+    if len(users) != 1:
+        return None
+    place, step = users[0]
+    if isinstance(step.operation, Reshape):
+        return _only_layer_behind(graph, place)
+    return step.operation if isinstance(step.operation, Linear | Convolution) else None
 
 
 def _within_float32(box: Box) -> Box:

@@ -155,18 +155,20 @@ def relu_box(
 
 
 @compiled_loop
-def relu_box_in_place(centre: Floats, radius: Floats, first: int, last: int) -> None:
-    """`relu_box` whose results take the place of its arguments."""
+def relu_box_in_place(centre: Floats, radius: Floats, share: float, first: int, last: int) -> None:
+    """`relu_box` whose results take the place of its arguments, the radius with `charge` on it."""
     centre, radius = centre[first:last], radius[first:last]
     zero = centre.dtype.type(0)
     half = centre.dtype.type(0.5)
+    part = centre.dtype.type(share)
     for i in range(centre.shape[0]):
         upper = centre[i] + radius[i]
         lower = centre[i] - radius[i]
         upper = zero if upper <= zero else upper
         lower = zero if lower <= zero else lower
+        # The upper end is |m| + r: nothing is below zero now.
         centre[i] = half * (upper + lower)
-        radius[i] = half * (upper - lower)
+        radius[i] = half * (upper - lower) + part * upper
 
 
 @compiled_loop

@@ -124,16 +124,18 @@ class Affine(Operation):
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         return self.bounded(boxes[0], rounding, spare=False)
 
-    def interval_over(self, boxes: Sequence[Box], rounding: bool) -> Box:
-        return self.bounded(boxes[0], rounding, spare=True)
+    def interval_over(self, boxes: Sequence[Box], rounding: bool, paid: bool = False) -> Box:
+        """`paid`: the allowance for this layer's rounding is in the input's radius already."""
+        return self.bounded(boxes[0], rounding, spare=True, paid=paid)
 
-    def bounded(self, box: Box, rounding: bool, *, spare: bool) -> Box:
+    def bounded(self, box: Box, rounding: bool, *, spare: bool, paid: bool = False) -> Box:
         """The box of the outputs; with `spare` the input's may be overwritten."""
         centre = self.apply(box.centre)
         if not rounding:
             return Box(centre, self.apply_absolute(box.radius, 0.0))
         share = allowance(self.terms_of(box), box.centre.dtype)
-        return Box(centre, self.apply_absolute(charged(box, share, spare=spare), share))
+        radius = box.radius if paid else charged(box, share, spare=spare)
+        return Box(centre, self.apply_absolute(radius, share))
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         (box,) = boxes
@@ -224,8 +226,8 @@ class Scale(Affine):
         size, shift = x * self.scale.to(x.dtype).abs(), _share_of(self.shift, share, x.dtype)
         return size if shift is None else size + shift
 
-    def bounded(self, box: Box, rounding: bool, *, spare: bool) -> Box:
-        box = super().bounded(box, rounding, spare=spare)
+    def bounded(self, box: Box, rounding: bool, *, spare: bool, paid: bool = False) -> Box:
+        box = super().bounded(box, rounding, spare=spare, paid=paid)
         if rounding and self.parts is not None:
             return Box(box.centre, box.radius + allowance(self.terms, box.centre.dtype) * self.parts)
         return box
@@ -241,13 +243,13 @@ class BatchNorm(Scale):
     def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
         self.layer = layer
 
-    def bounded(self, box: Box, rounding: bool, *, spare: bool) -> Box:
+    def bounded(self, box: Box, rounding: bool, *, spare: bool, paid: bool = False) -> Box:
         if box.centre.ndim != (4 if isinstance(self.layer, nn.BatchNorm2d) else 2):
             raise ModelError(
                 f"bounds know {type(self.layer).__name__} on vectors (BatchNorm1d) and on images (BatchNorm2d) "
                 f"alone, not on {box.centre.ndim - 1} axes"
             )
-        return super().bounded(box, rounding, spare=spare)
+        return super().bounded(box, rounding, spare=spare, paid=paid)
 
     def _shaped(self, values: Tensor) -> Tensor:
         return values.view(-1, 1, 1) if isinstance(self.layer, nn.BatchNorm2d) else values
