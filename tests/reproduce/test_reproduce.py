@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.evaluate.rows import read_rows
+from holdfast.evaluate.scores import score_suite
 from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
-from holdfast.reproduce.cells import write_cells
+from holdfast.reproduce.cells import read_targets, write_cells
 from holdfast.reproduce.run import missing_parts
+from holdfast.training import parse
 
 PLAN = """
 queries = 60
@@ -157,6 +160,63 @@ def test_attacks_of_another_network_are_not_mixed_in(home, tmp_path):
         missing_parts(home, "tiny", one, plan)
 
 
+SUITE = """
+queries = 60
+candidates = 80
+ks = [1]
+
+[suite]
+queries = 12
+candidates = 40
+steps = 2
+scores = { ers = "2", ars = "1" }
+
+[datasets.mini]
+train_eps = "8/255"
+data = { name = "fashion-mnist-mini", validation = 0 }
+
+[methods.act]
+seeds = [0, 1]
+defence = { name = "act", attack_steps = 1 }
+train = { steps = 2, batch = 16 }
+
+[[experiments]]
+model = "small"
+datasets = ["mini"]
+methods = ["act"]
+tables = { "8/255" = "1" }
+"""
+
+
+def test_a_suite_is_a_table_of_attacks(home, tmp_path):
+    (home / "tiny.toml").write_text(SUITE)
+    cell = {
+        "table": "1", "dataset": "mini", "model": "small", "method": "act", "threat": "suite", "eps": "8/255",
+        "k": 0, "metric": "ARS", "paper": 40.3,
+    }  # fmt: skip
+    (home / "targets.json").write_text(json.dumps([cell]))
+    plan = read_plan(home, "tiny")
+    for job in plan.jobs():
+        assert missing_parts(home, "tiny", job, plan) == ["run and certificates", "suite"]
+        assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
+        assert missing_parts(home, "tiny", job, plan) == []
+    cells = {(c.table, c.metric): c for c in make_cells(home, "tiny", plan)}
+    runs = [read_rows(home / "rows" / "tiny" / job.name / "suite.csv.gz") for job in plan.jobs()]
+    for table, metric, want in (
+        ("1", "ARS", [score_suite(rows).ars_ratio.value for rows in runs]),
+        ("2", "ERS", [score_suite(rows).ers.value for rows in runs]),
+        ("2", "QA+", [score_suite(rows).reached["QA+"] for rows in runs]),
+    ):
+        assert cells[table, metric].ours == pytest.approx(np.mean(want))
+    assert (cells["1", "ARS"].paper, cells["1", "ARS"].seeds) == (40.3, 2)
+    assert {metric for table, metric in cells if table == "1"} >= {"R@1", "R@2", "mAP", "NMI", "CA+", "ARS"}
+    page = write_page(home, "tiny", plan, list(cells.values())).read_text()
+    assert f"40.3 / {cells['1', 'ARS'].ours:.1f}" in page
+    (home / "tiny.toml").write_text(SUITE.replace("steps = 2\nscores", "steps = 3\nscores"))
+    with pytest.raises(ConfigError, match="other settings"):
+        missing_parts(home, "tiny", plan.jobs()[0], read_plan(home, "tiny"))
+
+
 def test_what_is_wrong_with_a_plan_is_said(home):
     with pytest.raises(ConfigError, match="no preset 'laptop'; known: tiny"):
         read_plan(home, "laptop")
@@ -168,16 +228,15 @@ def test_what_is_wrong_with_a_plan_is_said(home):
         read_plan(home, "tiny").jobs()
 
 
-def test_the_committed_plans_are_whole():
-    from pathlib import Path
-
-    from holdfast.training import parse
-
-    home = Path(__file__).parents[2] / "reproduce" / "kakizaki"
-    for preset in ("laptop", "paper"):
-        plan = read_plan(home, preset)
-        tables = {table for job in plan.jobs() for table in job.tables.values()}
-        assert {"6", "7"} <= tables
-        for job in plan.jobs():
-            start = {"defence": {**job.config["defence"], "start": "x"}} if job.start else {}
-            assert parse({**job.config, **start}).seed == job.seed
+@pytest.mark.parametrize(
+    ("paper", "preset", "wanted"),
+    [("kakizaki", "laptop", {"6", "7"}), ("kakizaki", "paper", {"6", "7"}), ("ca-tride", "laptop", {"1"})],
+)
+def test_the_committed_plans_are_whole(paper, preset, wanted):
+    home = Path(__file__).parents[2] / "reproduce" / paper
+    plan = read_plan(home, preset)
+    assert wanted <= {table for job in plan.jobs() for table in job.tables.values()}
+    assert read_targets(home)
+    for job in plan.jobs():
+        start = {"defence": {**job.config["defence"], "start": "x"}} if job.start else {}
+        assert parse({**job.config, **start}).seed == job.seed

@@ -17,6 +17,7 @@ from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import THREATS, Job, Plan
 from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
+from holdfast.reproduce.suites import SUITE_ROWS, Value, mean_value, suite_values
 
 METRICS = {
     ("paper", "recall"): "recall",
@@ -77,8 +78,9 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
             for key, values in _of_job(file, job, plan.ks):
                 found.setdefault(key, []).append(values)
     printed = read_targets(folder)
-    cells = []
-    for key in [*printed, *(key for key in found if key not in printed)]:
+    cells = _suite_cells(folder, preset, plan, printed)
+    known = {cell.key for cell in cells}
+    for key in [*(key for key in printed if key not in known), *(key for key in found if key not in printed)]:
         paper, runs = printed.get(key), found.get(key, [])
         low, high = bootstrap(np.mean(runs, axis=0)) if runs else (None, None)
         ours = float(np.mean(runs)) if runs else None
@@ -91,6 +93,35 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
             )
         )  # fmt: skip
     return sorted(cells, key=lambda cell: (*cell.key[:6], cell.metric, cell.k))
+
+
+def _suite_cells(folder: Path, preset: str, plan: Plan, printed: dict[tuple[Any, ...], float]) -> list[Cell]:
+    """The cells of attack suites; `k` is 0, `metric` the column of the paper's table."""
+    if plan.suite is None:
+        return []
+    found: dict[tuple[Any, ...], list[Value]] = {}
+    trials: dict[tuple[Any, ...], int] = {}
+    for job in plan.jobs():
+        kept = rows_folder(folder, preset, job)
+        if not (kept / SUITE_ROWS).exists():
+            continue
+        for (score, column), value in suite_values(kept).items():
+            table = plan.suite.scores[score]
+            key = (table, job.dataset, job.model, job.method, "suite", job.eps[0], 0, column)
+            found.setdefault(key, []).append(value)
+            trials[key] = trials.get(key, 0) + plan.suite.queries
+    cells = []
+    for key, values in found.items():
+        ours, low, high = mean_value(values)
+        table, dataset, model, method, threat, eps, k, metric = key
+        cells.append(
+            Cell(
+                table, dataset, model, method, threat, eps, k, metric, printed.get(key), ours,
+                None if np.isnan(low) else low, None if np.isnan(high) else high,
+                trials[key], len(values), preset,
+            )
+        )  # fmt: skip
+    return cells
 
 
 def write_cells(path: Path, cells: Sequence[Cell]) -> None:

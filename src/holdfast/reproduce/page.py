@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from holdfast.files import atomic_write
+from holdfast.metrics.robustness import ERS_PARTS
 from holdfast.reproduce.cells import Cell
 from holdfast.reproduce.plan import Plan
 from holdfast.reproduce.run import RUN, rows_folder
+from holdfast.reproduce.suites import CLEAN
 
 PAGE = "results.md"
 _TITLES = {
@@ -21,6 +23,7 @@ _TITLES = {
     "cr_recall_one_sided": "One-sided: a same-class hit of the top K stays in the top K, our test",
     "certified_hit_rate": "Certified hit rate: the top K surely hold the right class, our test",
 }
+_COLUMNS = (*CLEAN, *ERS_PARTS, "ERS", "ARS", "ARS (by trial)")
 _WHO = {"none": "no attack", "query": "query attack", "candidates": "candidate attack"}
 
 
@@ -80,6 +83,8 @@ def _against_best(cells: Sequence[Cell]) -> str:
 
 def _table(number: str, cells: Sequence[Cell]) -> str:
     parts = [f"## Table {number}" if number.isdigit() else f"## {number.capitalize()}"]
+    if any(cell.threat == "suite" for cell in cells):
+        return parts[0] + "\n\n" + _suite_table(cells)
     for model in sorted({cell.model for cell in cells}):
         for metric in _TITLES:
             mine = [cell for cell in cells if cell.metric == metric and cell.model == model]
@@ -98,6 +103,34 @@ def _table(number: str, cells: Sequence[Cell]) -> str:
                 lines.append(f"| {key[0]} | {key[1]} | {key[2]} | {seeds or '–'} | {numbers} |")
             parts.append(lines[0] + "\n\n" + "\n".join(lines[1:]))
     return "\n\n".join(parts) if len(parts) > 1 else ""
+
+
+def _suite_table(cells: Sequence[Cell]) -> str:
+    """A row for each method on a data set, a column for each attack and score."""
+    columns = list(dict.fromkeys(cell.metric for cell in sorted(cells, key=lambda c: _place(c.metric))))
+    lines = [
+        "| data set | method | seeds | " + " | ".join(columns) + " |",
+        "|---" * (3 + len(columns)) + "|",
+    ]
+    rows: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.dataset, cell.method), {})[cell.metric] = cell
+    for (dataset, method), mine in rows.items():
+        seeds = max(cell.seeds for cell in mine.values())
+        shown = " | ".join(_percent(mine.get(column)) for column in columns)
+        lines.append(f"| {dataset} | {method} | {seeds or '–'} | {shown} |")
+    return "\n".join(lines)
+
+
+def _place(column: str) -> int:
+    return _COLUMNS.index(column) if column in _COLUMNS else len(_COLUMNS)
+
+
+def _percent(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    one, other = ("–" if value is None else f"{value:.1f}" for value in (cell.paper, cell.ours))
+    return f"{one} / {other}"
 
 
 def _grouped(cells: Iterable[Cell]) -> list[tuple[tuple[str, str, str], list[Cell]]]:

@@ -51,6 +51,16 @@ class AttackPlan(_Table):
     """Candidates that are altered for a query."""
 
 
+class SuitePlan(_Table):
+    """How the suite of ERS and ARS is run: on a draw of this size, by our PGD with so many steps."""
+
+    queries: int = Field(ge=1)
+    candidates: int = Field(ge=5)
+    steps: int = Field(default=32, ge=1)
+    scores: dict[str, str]
+    """The table that each score (`ers`, `ars`) stands in, where an experiment's tables name none of their own."""
+
+
 class _Settings(_Table):
     data: dict[str, Any] = {}
     model: dict[str, Any] = {}
@@ -95,8 +105,9 @@ class Plan(_Table):
     queries: int = Field(ge=1)
     candidates: int = Field(ge=1)
     ks: list[int]
-    tests: dict[str, Test]
+    tests: dict[str, Test] = {}
     attacks: AttackPlan | None = None
+    suite: SuitePlan | None = None
     datasets: dict[str, DatasetPlan]
     methods: dict[str, MethodPlan]
     experiments: list[Experiment]
@@ -176,6 +187,13 @@ class Job:
     def attacked(self, plan: AttackPlan | None) -> bool:
         """Whether its ER-Recall is measured."""
         return plan is not None and self.seed in plan.seeds and bool({*plan.tables} & {*self.tables.values()})
+
+    @property
+    def suite_threat(self) -> Threat:
+        """What the attacks of a suite may do: the one size of its tables."""
+        if len(self.eps) != 1:
+            raise ConfigError(f"a suite is run at one eps; {self.name} has {', '.join(self.eps) or 'none'}")
+        return Threat.parse(f"query:linf:{self.eps[0]}")
 
     @property
     def threats(self) -> list[Threat]:

@@ -17,12 +17,13 @@ from holdfast.evaluate.rows import config_hash, read_header
 from holdfast.files import atomic_write
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.plan import Job, Plan
+from holdfast.reproduce.suites import run_suite, suite_is_done
 from holdfast.training import load_data, merge, parse, read_config, train
 from holdfast.training.config import differences
 
 RUN = "run.json"
 ER_ROWS = "er-recall.csv.gz"
-CERTIFICATES, ATTACKS = "certificates", "attacks"
+CERTIFICATES, ATTACKS, SUITE = "run and certificates", "attacks", "suite"
 
 
 def rows_folder(folder: Path, preset: str, job: Job) -> Path:
@@ -50,6 +51,8 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
             made = {"steps": found["search"][0]["steps"], **{k: found[k] for k in ("ca_queries", "sources")}}
             if made != plan.attacks.model_dump(exclude={"seeds", "tables"}):
                 raise _other_settings(kept / ER_ROWS)
+    if plan.suite is not None and not suite_is_done(kept, job, plan.suite):
+        missing.append(SUITE)
     return missing
 
 
@@ -109,6 +112,10 @@ def reproduce_job(
             settings=Settings(steps=plan.attacks.steps),
         )
         atomic_write(kept / ER_ROWS, (attacked.folder / ROWS).read_bytes())
+    if SUITE in missing:
+        assert plan.suite is not None
+        say(f"{job.name}: attacking")
+        run_suite(embedder, images, out, kept, job, plan.suite)
     return True
 
 
