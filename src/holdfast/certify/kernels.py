@@ -16,12 +16,13 @@ def moves_less(radius: Floats, one: Floats, other: Floats, room: float) -> bool:
     moved = radius.dtype.type(0)
     k = 0
     while k < len(radius) and moved < room:
-        stop = min(k + 32, len(radius))
+        # Slices, because numba vectorises no loop that begins at a variable.
+        r, a, b = radius[k : k + 64], one[k : k + 64], other[k : k + 64]
         part = radius.dtype.type(0)
-        for j in range(k, stop):
-            part += radius[j] * abs(one[j] - other[j])
+        for j in range(len(r)):
+            part += r[j] * abs(a[j] - b[j])
         moved += part
-        k = stop
+        k += 64
     return bool(moved < room)
 
 
