@@ -78,19 +78,20 @@ def test_a_suite_from_the_command_line(shop, tmp_path):
         "--threat",
         "linf:77/255",
         *FEW,
+        *("--check-black-box", "1", "--budget", "30"),
         "--out",
         tmp_path / "s",
     )
     done = here(*words)
     assert done.code == 0, done.err
-    for text in ("CA+", "ES:R", "GTT", "ERS ", "ARS (ratio of means)", "survive every attack"):
+    for text in ("CA+", "ES:R", "GTT", "ERS ", "ARS (ratio of means)", "under every attack"):
         assert text in done.out
     again = json.loads(here(*words, "--json").out)
     assert 0 <= again["ers"]["value"] <= 100
     assert f"ERS {again['ers']['value']:.1f}" in done.out
-    assert len(read_rows(tmp_path / "s" / "rows.csv.gz")) == 9 * 12
+    assert len(read_rows(tmp_path / "s" / "rows.csv.gz")) == 9 * (12 + 1)
     refused(*words[:3], "quick", *words[4:], says="unknown attack 'quick'")
-    refused("evaluate", shop.run, "--attacks", "ers", says="--attacks and --threat go together")
+    refused("evaluate", shop.run, "--threat", "linf:8/255", says="--threat is for --attacks")
 
 
 def test_er_recall_beside_certificates_and_a_contradiction_exits_with_1(shop):

@@ -56,7 +56,8 @@ def network(bounded: bool = False) -> nn.Module:
 
 
 def options(name: str):
-    special = {"c-ibp": {"dim": 8}, "certified-rank": {"boxes": 8}}
+    two = {"parts": [{"name": "triplet"}, {"name": "triplet", "margin": 0.5}], "weights": [1.0, 0.5]}
+    special = {"c-ibp": {"dim": 8}, "certified-rank": {"boxes": 8}, "mixed": two}
     return parse({"defence": {"name": name, **special.get(name, {})}}).defence
 
 
