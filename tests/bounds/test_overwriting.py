@@ -74,7 +74,7 @@ def by_reshape(net, x):
 NETS = (view_beside, two_views, shortcut, normalised_last, by_view, by_reshape)
 
 
-def same(one, other):
+def assert_same(one, other):
     torch.testing.assert_close(one.centre, other.centre.detach(), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(one.radius, other.radius.detach(), rtol=1e-5, atol=1e-7)
 
@@ -92,7 +92,7 @@ def test_boxes_without_gradients_are_those_with_them(forward, rounding, seed):
         found = interval_bounds(graph, kept, rounding=rounding)
     assert torch.equal(kept.centre, before[0])
     assert torch.equal(kept.radius, before[1])
-    same(found, interval_bounds(graph, image_box(images, 0.1), rounding=rounding))
+    assert_same(found, interval_bounds(graph, image_box(images, 0.1), rounding=rounding))
     for image in attempts(net, images, 0.1, True, seed):
         out = net(image).detach()
         assert ((out - found.centre).abs() <= found.radius + 1e-5).all()
@@ -105,7 +105,7 @@ def test_random_networks_too(kind, seed, rounding):
     graph, images = trace(net), torch.rand(2, *shape)
     with torch.no_grad():
         found = interval_bounds(graph, image_box(images, 0.05), rounding=rounding)
-    same(found, interval_bounds(graph, image_box(images, 0.05), rounding=rounding))
+    assert_same(found, interval_bounds(graph, image_box(images, 0.05), rounding=rounding))
 
 
 def test_batch_norm_keeps_its_allowance():
@@ -177,7 +177,7 @@ def test_in_place_on_what_nobody_needs_is_fine():
     plain = Net(lambda net, x: net.one(flat(F.relu(net.conv(x))))).eval()
     images = image_box(torch.rand(2, *SHAPE), 0.1)
     with torch.no_grad():
-        same(interval_bounds(trace(net), images), interval_bounds(trace(plain), images))
+        assert_same(interval_bounds(trace(net), images), interval_bounds(trace(plain), images))
 
 
 def test_lookalikes_are_refused():

@@ -51,7 +51,7 @@ class Certifier:
             box = interval_bounds(self._graph, image_box(images.double(), 0.0, rounding=True), rounding=True)
             given = self._embedder.features(images).double()
         # Written so that NaN is refused too, unless the bounds say that they know nothing.
-        held = ((given - box.centre).abs() <= box.radius) | torch.isinf(box.radius)
+        held = ((given - box.centre).abs() <= box.radius) | ~torch.isfinite(box.radius)
         if not bool(held.all()):
             raise ModelError(
                 "the network does something that cannot be seen in its trace (an operation in place, perhaps), "
