@@ -17,12 +17,16 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the source tree that is running, or None where this file is in no checkout of ours."""
+    """The commit of the source tree that is running, or None where this file is in no checkout of ours.
+
+    `-dirty` says that the package itself differs from the commit; rows and pages beside it do not count.
+    """
     here = Path(__file__).resolve()
     try:
         # A package installed inside somebody else's repository must not report that repository.
         _git(here, "ls-files", "--error-unmatch", here.name)
-        return _git(here, "describe", "--always", "--dirty", "--abbrev=12")
+        changed = _git(here, "status", "--porcelain", "--", ".")
+        return _git(here, "describe", "--always", "--abbrev=12") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
