@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, RunError
 from holdfast.training import parse, train
 from holdfast.training.adversary import Triple, collapseness, hardness, nearer_half, perturb
 from holdfast.training.defences import Batch, Moment, build_defence
 from holdfast.training.defences.ca_tride import attention_for
 from holdfast.training.losses import paired_triplets
+from holdfast.training.watch import Watch, refuse_constant
 
 EPS = 0.1
 NAMES = ("est", "act", "hm", "ca-tride")
@@ -273,12 +274,64 @@ def test_presets_and_threats_on_the_command_line(tmp_path):
     assert config["train"]["freeze_batch_norm"]
 
 
-def test_a_collapse_is_reported_as_it_begins():
-    from holdfast.training.loop import _collapsing
+def test_a_collapse_is_reported_as_it_begins_and_once():
+    watch = Watch(0.0)
 
-    assert _collapsing({"mean_distance": 0.05, "separability": 0.01}, 1.0)
-    assert not _collapsing({"mean_distance": 0.05, "separability": 0.3}, 1.0)
-    assert not _collapsing({"mean_distance": 0.5, "separability": 0.0}, 1.0)
+    def look(step, distance, separability):
+        return list(watch.look(step, 10, {"mean_distance": distance, "separability": separability}))
+
+    assert look(1, 1.0, 0.5) == look(2, 0.05, 0.3) == look(3, 0.5, 0.0) == []
+    assert ["a collapse begins" in said for said in look(4, 0.05, 0.01)] == [True]
+    assert look(5, 0.04, 0.01) == []
+    assert ["has collapsed" in said for said in look(6, 1e-4, 0.0)] == [True]
+    assert look(7, 1e-5, 0.0) == []
+
+
+def test_a_constant_network_is_refused():
+    with torch.no_grad():
+        network = net()
+        network[3].weight.zero_()
+        z = network(torch.rand(5, 1, 6, 6))
+    with pytest.raises(RunError, match="the same embedding"):
+        refuse_constant(z)
+    refuse_constant(z + torch.arange(5)[:, None] * 1e-3)
+    refuse_constant(z[:1])
+
+
+@pytest.mark.parametrize("objective", ["shift", "together", "hardness", "collapseness"])
+@pytest.mark.parametrize("moves", ["a", "pn", "apn"])
+def test_who_moves_and_what_for_are_chosen_apart(moves, objective):
+    if (moves, objective) == ("a", "together"):
+        with pytest.raises(ConfigError, match="only where they move"):
+            defence("adversarial", moves=moves, objective=objective)
+        return
+    network, images = net(), triple()
+    clean = embedded(network, images)
+    made = defence("adversarial", moves=moves, objective=objective, attack_steps=8)
+    found = made.attack(network, images, clean, Moment(0, 1))
+    z = embedded(network, found.images)
+    for role in "apn":
+        one, other = getattr(images, role), getattr(found.images, role)
+        idle = role not in moves or (role == "a" and objective == "together")
+        assert torch.equal(one, other) == idle
+        assert ((one - other).abs() <= EPS + 1e-6).all()
+    reached = {
+        "shift": lambda t: (t.of("apn") - clean.of("apn")).norm(dim=1).mean(),
+        "together": lambda t: -(t.p - t.n).norm(dim=1).mean(),
+        "hardness": lambda t: hardness(t).mean(),
+        "collapseness": lambda t: collapseness(t, 10.0),
+    }[objective]
+    assert reached(z) > reached(clean) + 1e-3
+
+
+def test_without_the_early_stop_every_step_is_made():
+    network, images = net(), triple()
+    clean = embedded(network, images)
+    goal = lambda z: 0 * z.p.sum()  # noqa: E731
+    for early, gradients in ((True, 0), (False, 5 * 12)):
+        found = perturb(network, images, clean, "pn", goal, eps=EPS, steps=5, step=0.01, early_stop=early)
+        assert found.gradients == gradients
+        assert torch.equal(found.images.p, images.p)
 
 
 def test_defences_can_be_mixed(tmp_path):

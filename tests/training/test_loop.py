@@ -97,7 +97,7 @@ def stable(records):
 @pytest.mark.parametrize("defence", PLAIN)
 def test_classes_come_apart(tmp_path, defence):
     run(tmp_path, defence, steps=60, lr=3e-3, crop=0, flip=False)
-    seen = [r["separability"] for r in read_log(tmp_path / LOG)]
+    seen = [r["separability"] for r in read_log(tmp_path / LOG) if "loss" in r]
     assert np.mean(seen[-10:]) > min(np.mean(seen[:5]) + 0.2, 0.75)
 
 

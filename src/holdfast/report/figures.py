@@ -101,6 +101,8 @@ def training_curves(log: Sequence[dict[str, Any]]) -> list[str]:
         "Loss": ("loss",),
         "Held-out images": ("hit_rate_1",),
         "Batches": ("mean_distance", "separability"),
+        "Triplets before the adversary": ("hardness", "collapseness"),
+        "How far the adversary shifts embeddings": ("shift",),
     }
     figures = []
     for title, keys in wanted.items():

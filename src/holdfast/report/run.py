@@ -50,6 +50,7 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
         subtitle=_subtitle(card),
         plotly=figures.plotly_script(),
         training=figures.training_curves(log),
+        warnings=[record["warning"] for record in log if "warning" in record],
         evaluations=[_evaluation(read_evaluation(path), folder) for path in found[RETRIEVAL]],
         certifications=[
             certification_part(read_certification(path), folder) for path in found[CERTIFICATION]

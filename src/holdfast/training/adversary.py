@@ -62,6 +62,7 @@ def perturb(
     steps: int,
     step: float,
     jitter: float = 0.0,
+    early_stop: bool = True,
 ) -> Found:
     """Signed gradient descent on `goal` within eps (ℓ∞) and [0, 1], with the network in eval mode.
 
@@ -77,7 +78,7 @@ def perturb(
         for _ in range(steps):
             moved = moved.detach().requires_grad_()
             loss = goal(clean.moved(moves, embedder(moved)))
-            if loss.item() == 0:
+            if early_stop and loss.item() == 0:
                 break
             (gradient,) = torch.autograd.grad(loss, moved)
             moved = ball.project(moved.detach() - step * ball.steepest(gradient))
@@ -108,6 +109,31 @@ def near_mean(distance: Tensor, attention: float) -> Tensor:
     """The mean with weights exp(−λ(d − min d)): near ones count most."""
     weight = torch.exp(-attention * (distance - distance.min())).detach()
     return (weight * distance).sum() / weight.sum()
+
+
+Objective = Literal["shift", "together", "hardness", "collapseness"]
+"""What an adversary can be after; `goal_of` has a line for each."""
+
+
+SHIFT_JITTER = 0.1
+"""Share of eps within which a search for `shift` begins: at the clean images the shift is least, and flat."""
+
+
+def goal_of(objective: Objective, clean: Triple, attention: float) -> Goal:
+    """The loss of an objective, for triplets whose embeddings were `clean`.
+
+    `shift` moves images away from where they were (EST), `together` brings positive and negative to one
+    place (ACT), `hardness` raises H without end, and `collapseness` raises C as far as 0 (CAP, Eq. 10).
+    """
+    still = clean.of("apn")
+    goals: dict[Objective, Goal] = {
+        "shift": lambda z: -apart(z.of("apn"), still).mean(),
+        # The squared distance has the gradient's direction, and no singularity where they meet.
+        "together": lambda z: (z.p - z.n).square().sum(),
+        "hardness": lambda z: -hardness(z).mean(),
+        "collapseness": lambda z: torch.relu(-collapseness(z, attention)),
+    }
+    return goals[objective]
 
 
 def nearer_half(distance: Tensor) -> Tensor:

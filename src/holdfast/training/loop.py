@@ -35,13 +35,10 @@ from holdfast.training.losses import telemetry
 from holdfast.training.samplers import Sampler
 from holdfast.training.schedules import learning_rate
 from holdfast.training.state import load_state, save_state
+from holdfast.training.watch import Watch, line, refuse_constant
 
 STATE = "state.safetensors"
 LOG = "log.jsonl"
-SHRUNK, ENTANGLED = 0.1, 0.02
-"""Below these shares of its first mean distance, and of separability, a batch begins to collapse."""
-COLLAPSED = 1e-3
-"""A batch whose mean distance is below this share of its first value has collapsed."""
 
 
 class Images(Protocol):
@@ -92,10 +89,10 @@ def fit(
     model = processes.shared(embedder)
     modules: dict[str, nn.Module] = {"embedder": embedder, "defence": defence}
     state = folder / STATE
-    step, spread, spent = 0, 0.0, 0.0
+    step, spent, watch = 0, 0.0, Watch(0.0)
     if state.exists():
         kept = load_state(state, modules, optimiser)
-        step, spread = int(kept["step"]), float(kept["spread"])
+        step, watch = int(kept["step"]), Watch(float(kept["spread"]))
         spent = float(kept.get("cpu_seconds", 0.0))
         if kept["data"] != data or step > steps:
             raise RunError(f"{folder} was begun with other images or more steps; train into a new folder")
@@ -108,14 +105,13 @@ def fit(
     def save() -> None:
         if not processes.is_first():
             return
-        notes = {"step": step, "spread": spread, "data": data, "cpu_seconds": cpu_seconds()}
+        notes = {"step": step, "spread": watch.spread, "data": data, "cpu_seconds": cpu_seconds()}
         save_state(state, modules, optimiser, notes)
 
     log = Log(folder / LOG, step) if processes.is_first() else None
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     started = saved = time.monotonic()
     notes: dict[str, str] = {}
-    wide = shrinking = False
     with _reproducible(), _stop_request() as stop, bar("training", steps, step) as advance:
         while step < steps and not processes.any_of(stop.is_set()):
             moment = Moment(step, steps)
@@ -141,29 +137,18 @@ def fit(
                     f"the loss became {loss} at step {step + 1}; "
                     "use a lower learning rate (--lr) or train.clip in a new run"
                 )
+            if step == 0:
+                refuse_constant(terms.embeddings)
             optimiser.step()
             step += 1
             if log is not None and (step % settings.log_every == 0 or step == steps):
                 seen = telemetry(terms.embeddings, batch.labels if terms.labels is None else terms.labels)
-                log.write(step=step, loss=loss, lr=settings.lr * factor, **seen, **terms.logs)
-                spread = spread or seen["mean_distance"]
-                if seen["mean_distance"] < COLLAPSED * spread:
-                    warn(f"step {step}: the embedding has collapsed (all outputs alike)")
-                elif not shrinking and _collapsing(seen, spread):
-                    shrinking = True
-                    warn(
-                        f"step {step}: a collapse begins: distances are {seen['mean_distance'] / spread:.0%} of the "
-                        f"first ones, and classes stand apart by {seen['separability']:.1%} of them"
-                    )
-                radius = terms.logs.get("radius", 0.0)
-                if not wide and step >= steps / 2 and radius > seen["mean_distance"]:
-                    wide = True
-                    warn(
-                        f"step {step}: the boxes are larger (radius {radius:.3g}) than images are apart "
-                        f"({seen['mean_distance']:.3g}), so nothing is certified; begin the ramp earlier "
-                        "(defence.ramp_start) or train for a smaller eps"
-                    )
-                notes["loss"] = f"loss {loss:.4f}  separability {seen.get('separability', 0.0):.2f}"
+                seen = {"loss": loss, **seen, **terms.logs}
+                log.write(step=step, lr=settings.lr * factor, **seen)
+                for sentence in watch.look(step, steps, seen):
+                    warn(sentence)
+                    log.write(step=step, warning=sentence)
+                notes["loss"] = line(seen)
             if log is not None and validate is not None and (step % every == 0 or step == steps):
                 result = validate()
                 log.write(step=step, **result)
@@ -175,11 +160,6 @@ def fit(
     if step < steps:
         save()
     return Outcome(step, steps, time.monotonic() - started, cpu_seconds())
-
-
-def _collapsing(seen: dict[str, float], spread: float) -> bool:
-    """Shrunk embeddings and entangled classes at once: the two faces of a collapse (seed 004, §4.3)."""
-    return seen["mean_distance"] < SHRUNK * spread and seen.get("separability", 1.0) < ENTANGLED
 
 
 def total_steps(settings: TrainSection, images: int) -> int:

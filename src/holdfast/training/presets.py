@@ -16,7 +16,7 @@ _RECIPE: dict[str, Any] = {
     "defence": {"margin": 0.2, "sampling": "semi-hard"},
 }
 """Seed 004's training (§4.1), for every adversarial defence."""
-_STEPS = {"est": 32, "act": 32, "hm": 32, "ca-tride": 16}
+_STEPS = {"adversarial": 32, "est": 32, "act": 32, "hm": 32, "ca-tride": 16}
 """PGD steps of the papers."""
 
 PRESETS = {

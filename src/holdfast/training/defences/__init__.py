@@ -11,6 +11,7 @@ from holdfast.training.defences.c_ibp import CIbp
 from holdfast.training.defences.ca_tride import CaTride
 from holdfast.training.defences.certified_margin import CertifiedMargin
 from holdfast.training.defences.certified_rank import CertifiedRank
+from holdfast.training.defences.composed import Composed
 from holdfast.training.defences.est import Est
 from holdfast.training.defences.fctb import Fctb
 from holdfast.training.defences.hm import Hm
@@ -22,6 +23,7 @@ from holdfast.training.defences.triplet import Triplet
 DEFENCES: dict[str, type[Defence]] = {
     "triplet": Triplet,
     "margin": Margin,
+    "adversarial": Composed,
     "est": Est,
     "act": Act,
     "hm": Hm,

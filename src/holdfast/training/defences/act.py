@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
-from holdfast.training.adversary import Found, Triple
+from holdfast.training.adversary import Found, Triple, goal_of
 from holdfast.training.defences.adversarial import Adversarial, AdversarialOptions
 from holdfast.training.defences.base import Moment
 
@@ -43,5 +43,4 @@ class Act(Adversarial):
         return 0.1 * self.options.eps if self.options.step is None else self.options.step
 
     def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
-        # The squared distance has the gradient's direction, and no singularity where they meet.
-        return self.search(embedder, images, clean, "pn", lambda z: (z.p - z.n).square().sum(), at)
+        return self.search(embedder, images, clean, "pn", goal_of("together", clean, self.attention), at)

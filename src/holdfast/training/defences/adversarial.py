@@ -44,6 +44,8 @@ class AdversarialOptions(DefenceOptions):
     """η₀ of the semi-hard band d(a,p) < d(a,n) < d(a,p) + η; the margin where it is left open."""
     narrowing: bool = False
     """η falls over the run to three quarters of η₀ (Eq. 32)."""
+    early_stop: bool = True
+    """The search ends where its loss is zero: the adversary has what it wants."""
     warm_up: float = Field(default=0.0, ge=0, le=1)
     """Share of the run without an adversary."""
 
@@ -121,7 +123,16 @@ class Adversarial(Defence):
         if o.progressive:
             step *= (at.step + 1) / at.steps
         return perturb(
-            embedder, images, clean, moves, goal, eps=o.eps, steps=o.attack_steps, step=step, jitter=jitter
+            embedder,
+            images,
+            clean,
+            moves,
+            goal,
+            eps=o.eps,
+            steps=o.attack_steps,
+            step=step,
+            jitter=jitter,
+            early_stop=o.early_stop,
         )
 
     @property

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from holdfast.training.adversary import Found, Triple, apart
+from holdfast.training.adversary import SHIFT_JITTER, Found, Triple, goal_of
 from holdfast.training.defences.adversarial import Adversarial, AdversarialOptions
 from holdfast.training.defences.base import Moment
 
@@ -27,7 +27,5 @@ class Est(Adversarial):
         self.options = options
 
     def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
-        still = clean.of("apn")
-        goal = lambda z: -apart(z.of("apn"), still).mean()  # noqa: E731
-        # At the clean images the shift is least, and flat.
-        return self.search(embedder, images, clean, "apn", goal, at, jitter=0.1)
+        goal = goal_of("shift", clean, self.attention)
+        return self.search(embedder, images, clean, "apn", goal, at, jitter=SHIFT_JITTER)

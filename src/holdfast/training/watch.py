@@ -1,0 +1,75 @@
+"""What is looked out for while a run trains: a network that tells nothing apart, a collapse, boxes too wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from holdfast.errors import RunError
+
+SHRUNK, ENTANGLED = 0.1, 0.02
+"""Below these shares of its first mean distance, and of separability, a batch begins to collapse."""
+COLLAPSED = 1e-3
+"""A batch whose mean distance is below this share of its first value has collapsed."""
+ALIKE = 1e-6
+"""Embeddings that differ by no more than this share of their size are one and the same."""
+
+SHOWN = {
+    "loss": "loss {:.4f}",
+    "separability": "separability {:.2f}",
+    "mean_distance": "distance {:.3g}",
+    "hardness": "H {:+.3f}",
+    "collapseness": "C {:+.3f}",
+    "shift": "shift {:.3f}",
+}
+
+
+def line(values: Mapping[str, float]) -> str:
+    """What the progress line says of a step, as far as the defence measures it."""
+    return "  ".join(form.format(values[name]) for name, form in SHOWN.items() if name in values)
+
+
+def refuse_constant(embeddings: Tensor) -> None:
+    """A network that gives every image the same embedding has no gradient to learn from."""
+    first = embeddings.detach().double()
+    if len(first) > 1 and ((first - first[0]).abs().max() <= ALIKE * first.abs().max()).item():
+        raise RunError(
+            "the network gives every image the same embedding, so there is nothing to train; "
+            "its weights or its input scale are wrong"
+        )
+
+
+class Watch:
+    """Follows the batches' telemetry and says once what begins to go wrong."""
+
+    def __init__(self, spread: float) -> None:
+        self.spread = spread
+        """The mean distance of the first batch that was looked at; 0 before."""
+        self._shrinking = self._collapsed = self._wide = False
+
+    def look(self, step: int, steps: int, seen: Mapping[str, float]) -> Iterator[str]:
+        """Sentences for the person who trains."""
+        distance = seen["mean_distance"]
+        self.spread = self.spread or distance
+        if distance < COLLAPSED * self.spread and not self._collapsed:
+            self._collapsed = self._shrinking = True
+            yield f"step {step}: the embedding has collapsed (all outputs alike)"
+        elif not self._shrinking and self._collapsing(seen):
+            self._shrinking = True
+            yield (
+                f"step {step}: a collapse begins: distances are {distance / self.spread:.0%} of the "
+                f"first ones, and classes stand apart by {seen['separability']:.1%} of them"
+            )
+        radius = seen.get("radius", 0.0)
+        if not self._wide and step >= steps / 2 and radius > distance:
+            self._wide = True
+            yield (
+                f"step {step}: the boxes are larger (radius {radius:.3g}) than images are apart "
+                f"({distance:.3g}), so nothing is certified; begin the ramp earlier "
+                "(defence.ramp_start) or train for a smaller eps"
+            )
+
+    def _collapsing(self, seen: Mapping[str, float]) -> bool:
+        """Shrunk embeddings and entangled classes at once: the two faces of a collapse (seed 004, §4.3)."""
+        return seen["mean_distance"] < SHRUNK * self.spread and seen.get("separability", 1.0) < ENTANGLED
