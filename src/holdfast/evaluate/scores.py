@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.evaluate.rows import Rows
+from holdfast.metrics import percentiles, resamples
 from holdfast.metrics.robustness import (
     ERS_PARTS,
     FIRST_RANK,
@@ -23,8 +23,6 @@ from holdfast.metrics.robustness import (
 
 Column = NDArray[Any]
 Interval = tuple[float, float]
-DRAWS = 1000
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,7 @@ class SuiteScores:
     """Recall@1 of the queries without an attack."""
     robust_recall: dict[str, float]
     """For each attack on queries: a right first hit before and after, of all queries."""
+    robust_interval: dict[str, Interval]
     attacked_recall_all: float | None
     """Under the worst of all attacks on each query, whatever the optimiser."""
     robust_recall_all: float | None
@@ -65,63 +64,100 @@ class SuiteScores:
         return asdict(self)
 
 
+class Measured:
+    """The trials of one suite, by what they reached; every score can be taken over any choice of them.
+
+    Queries whose class has no candidate are left out of every recall.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.optimiser: str = rows.header["config"]["search"]["optimiser"]
+        self.count: int = rows.header["n"]
+        self.before, self.after = part_columns(rows, self.optimiser)
+        self.recalls = _recalls(rows, self.optimiser)
+        self.clean = next(iter(self.recalls.values()))[0] if self.recalls else None
+        if self.clean is not None and np.isnan(self.clean).all():
+            self.clean, self.recalls = None, {}
+        self.complete = set(ERS_PARTS) <= set(self.after) and self.clean is not None
+        self._resisted = {
+            name: resisted_trials(name, self.before[name], column)
+            for name, column in self.after.items()
+            if name in FIRST_RANK
+        }
+
+    def ers(self, at: Column) -> Score:
+        return ers(self._means(at))
+
+    def ars_ratio(self, at: Column) -> Score:
+        return ars_ratio(self._means(at), self._clean(at))
+
+    def ars_trial(self, at: Column) -> Score:
+        resisted = {name: _mean(column[at]) for name, column in self._resisted.items()}
+        return ars_of(resisted, self._means(at), self._clean(at))
+
+    def _means(self, at: Column) -> dict[str, float]:
+        return {name: _mean(column[at]) for name, column in self.after.items()}
+
+    def _clean(self, at: Column) -> float:
+        return 100 * _mean(self.clean[at]) if self.clean is not None else 0.0
+
+
 def score_suite(rows: Rows) -> SuiteScores:
     """Every number of a suite from its rows. ERS and ARS are None where an attack was left out.
 
-    Queries whose class has no candidate are left out of every recall. Intervals resample trials, the same
-    ones for every attack, so that what attacks have in common stays in.
+    Intervals resample trials, the same ones for every attack, so that what attacks have in common stays in.
     """
-    config = rows.header["config"]
-    optimiser = config["search"]["optimiser"]
-    before, after = part_columns(rows, optimiser)
-    recalls = _recalls(rows, optimiser)
-    clean = next(iter(recalls.values()))[0] if recalls else None
-    if clean is not None and np.isnan(clean).all():
-        clean, recalls = None, {}
-    count = rows.header["n"]
-    whole = np.arange(count)
-    draws = _draws(count)
-    reached = {name: _mean(column) for name, column in after.items()}
-    spread = {name: _interval(partial(_mean_at, column), draws) for name, column in after.items()}
-    resisted = {
-        name: resisted_trials(name, before[name], after[name]) for name in after if name in FIRST_RANK
-    }
+    trials, whole, draws = Measured(rows), np.arange(rows.header["n"]), [*resamples(rows.header["n"])]
+    clean = trials.clean
 
-    def means(at: Column) -> dict[str, float]:
-        return {name: _mean(column[at]) for name, column in after.items()}
+    def spread(column: Column) -> Interval:
+        return percentiles([_mean(column[at]) for at in draws])
 
-    def clean_of(at: Column) -> float:
-        return 100 * _mean(clean[at]) if clean is not None else 0.0
+    def estimate(score: Callable[[Column], Score]) -> Estimate | None:
+        if not trials.complete:
+            return None
+        made = score(whole)
+        return Estimate(made.value, percentiles([score(at).value for at in draws]), made.parts)
 
-    def by_trial(at: Column) -> Score:
-        return ars_of({name: _mean(column[at]) for name, column in resisted.items()}, means(at), clean_of(at))
-
-    def estimate(make: Callable[[Column], Score]) -> Estimate:
-        score = make(whole)
-        return Estimate(score.value, _interval(lambda at: make(at).value, draws), score.parts)
-
-    worst = None if clean is None else _worst(rows, count)
+    robust = {name: 100 * one * other for name, (one, other) in trials.recalls.items()}
+    worst = None if clean is None else _worst(rows, trials.count)
     together: dict[str, Interval] = {}
     if clean is not None and worst is not None:
         for name, column in (("clean", clean), ("attacked", worst), ("robust", clean * worst)):
-            together[name] = _interval(partial(_mean_at, 100 * column), draws)
-    full = set(ERS_PARTS) <= set(after) and clean is not None
+            together[name] = spread(100 * column)
     return SuiteScores(
-        threat=config["threat"],
-        trials=count,
-        optimiser=optimiser,
-        before={name: _mean(column) for name, column in before.items()},
-        reached=reached,
-        interval=spread,
+        threat=rows.header["config"]["threat"],
+        trials=trials.count,
+        optimiser=trials.optimiser,
+        before={name: _mean(column) for name, column in trials.before.items()},
+        reached={name: _mean(column) for name, column in trials.after.items()},
+        interval={name: spread(column) for name, column in trials.after.items()},
         clean_recall=None if clean is None else 100 * _mean(clean),
-        robust_recall={name: 100 * _mean(one * other) for name, (one, other) in recalls.items()},
+        robust_recall={name: _mean(column) for name, column in robust.items()},
+        robust_interval={name: spread(column) for name, column in robust.items()},
         attacked_recall_all=None if worst is None else 100 * _mean(worst),
         robust_recall_all=None if worst is None or clean is None else 100 * _mean(clean * worst),
         recall_interval=together,
-        ers=estimate(lambda at: ers(means(at))) if full else None,
-        ars_ratio=estimate(lambda at: ars_ratio(means(at), clean_of(at))) if full else None,
-        ars_trial=estimate(by_trial) if full else None,
+        ers=estimate(trials.ers),
+        ars_ratio=estimate(trials.ars_ratio),
+        ars_trial=estimate(trials.ars_trial),
     )
+
+
+def ars_difference(ours: Sequence[Rows], theirs: Sequence[Rows]) -> tuple[float, Interval]:
+    """By how much the ARS (ratio) of one way of training is above another's, over the same seeds.
+
+    Both sequences are in the order of the seeds; a seed's two suites asked the same queries, so the
+    interval resamples them together. It speaks of queries, not of other training seeds.
+    """
+    gaps, draws = [], []
+    for one, other in zip(map(Measured, ours), map(Measured, theirs), strict=True):
+        if one.count != other.count or not (one.complete and other.complete):
+            raise ValueError("suites can be compared only if both are whole and ask the same queries")
+        whole = np.arange(one.count)
+        gaps.append(one.ars_ratio(whole).value - other.ars_ratio(whole).value)
+        draws.append([one.ars_ratio(at).value - other.ars_ratio(at).value for at in resamples(one.count)])
+    return float(np.mean(gaps)), percentiles(np.mean(draws, axis=0))
 
 
 def part_columns(rows: Rows, optimiser: str) -> tuple[dict[str, Column], dict[str, Column]]:
@@ -168,18 +204,3 @@ def _share(hits: Column) -> Column:
 def _mean(values: Column) -> float:
     known = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     return float(known.mean()) if len(known) else 0.0
-
-
-def _mean_at(values: Column, at: Column) -> float:
-    return _mean(values[at])
-
-
-def _draws(count: int) -> list[NDArray[np.int64]]:
-    generator = np.random.default_rng(0)
-    return [generator.integers(0, count, count) for _ in range(DRAWS)]
-
-
-def _interval(value: Callable[[Column], float], draws: list[NDArray[np.int64]]) -> Interval:
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile([value(at) for at in draws], [tail, 1 - tail])
-    return float(low), float(high)

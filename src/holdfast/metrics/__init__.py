@@ -2,7 +2,15 @@
 
 from holdfast.metrics.clusters import cluster, nmi
 from holdfast.metrics.ranking import Outcomes, rank
-from holdfast.metrics.summary import Summary, bootstrap, hit_rate, summarise, true_recall
+from holdfast.metrics.summary import (
+    Summary,
+    bootstrap,
+    hit_rate,
+    percentiles,
+    resamples,
+    summarise,
+    true_recall,
+)
 
 __all__ = [
     "Outcomes",
@@ -11,7 +19,9 @@ __all__ = [
     "cluster",
     "hit_rate",
     "nmi",
+    "percentiles",
     "rank",
+    "resamples",
     "summarise",
     "true_recall",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,16 +46,29 @@ def true_recall(found: Column, relevant: Column) -> float | None:
     return float((found[some] / relevant[some]).mean()) if some.any() else None
 
 
-def bootstrap(values: Column, seed: int = 0, draws: int = 1000, level: float = 0.95) -> tuple[float, float]:
+DRAWS, LEVEL = 1000, 0.95
+"""Of every bootstrap interval."""
+
+
+def resamples(count: int) -> Iterator[NDArray[np.int64]]:
+    """The bootstrap's draws of `count` queries with replacement, the same for the same count."""
+    generator = np.random.default_rng(0)
+    return (generator.integers(0, count, count) for _ in range(DRAWS))
+
+
+def percentiles(values: Sequence[float] | Column) -> tuple[float, float]:
+    """The middle 95 % of what the resamples gave."""
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return (float(low), float(high))
+
+
+def bootstrap(values: Column) -> tuple[float, float]:
     """A percentile confidence interval of the mean, by resampling queries."""
     values = np.asarray(values, dtype=np.float64)
     if len(values) == 0:
         return (float("nan"), float("nan"))
-    generator = np.random.default_rng(seed)
-    means = [float(values[generator.integers(0, len(values), len(values))].mean()) for _ in range(draws)]
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return (float(low), float(high))
+    return percentiles([float(values[at].mean()) for at in resamples(len(values))])
 
 
 def summarise(columns: Mapping[str, Column], ks: Sequence[int]) -> Summary:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError
-from holdfast.evaluate.rows import read_rows
+from holdfast.evaluate.rows import read_header, read_rows
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import THREATS, Job, Plan
@@ -101,15 +101,20 @@ def _suite_cells(folder: Path, preset: str, plan: Plan, printed: dict[tuple[Any,
         return []
     found: dict[tuple[Any, ...], list[Value]] = {}
     trials: dict[tuple[Any, ...], int] = {}
-    for job in plan.jobs():
-        kept = rows_folder(folder, preset, job)
-        if not (kept / SUITE_ROWS).exists():
+    scores, seen = plan.suite.scores, set()
+    for job in plan.places():
+        kept, own = rows_folder(folder, preset, job), job.tables[job.eps[0]]
+        if not (kept / SUITE_ROWS).exists() or (job.name, own) in seen:
             continue
+        seen.add((job.name, own))
+        trials_of_job = read_header(kept / SUITE_ROWS)["n"]
         for (score, column), value in suite_values(kept).items():
-            table = plan.suite.scores[score]
+            if own not in scores.values() and score == "ers" and column != "ERS":
+                continue
+            table = scores[score] if own in scores.values() else own
             key = (table, job.dataset, job.model, job.method, "suite", job.eps[0], 0, column)
             found.setdefault(key, []).append(value)
-            trials[key] = trials.get(key, 0) + plan.suite.queries
+            trials[key] = trials.get(key, 0) + trials_of_job
     cells = []
     for key, values in found.items():
         ours, low, high = mean_value(values)

@@ -8,7 +8,7 @@ data set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import product
@@ -55,10 +55,14 @@ class SuitePlan(_Table):
     """How the suite of ERS and ARS is run: on a draw of this size, by our PGD with so many steps."""
 
     queries: int = Field(ge=1)
-    candidates: int = Field(ge=5)
+    clean_queries: int = Field(ge=1)
+    """Queries of the columns without an attack, which cost little."""
+    candidates: int | None = Field(default=None, ge=5)
+    """None: all images of the test part that are not queries."""
     steps: int = Field(default=32, ge=1)
     scores: dict[str, str]
-    """The table that each score (`ers`, `ars`) stands in, where an experiment's tables name none of their own."""
+    """The table that each score (`ers`, `ars`) stands in; an experiment of any other table has the columns of
+    ARS there, and ERS."""
 
 
 class _Settings(_Table):
@@ -75,6 +79,8 @@ class DatasetPlan(_Settings):
     """A data set by the paper's name; defences that train for an eps get `train_eps`."""
 
     train_eps: str
+    suite: dict[str, Any] = {}
+    """What of the plan's suite is otherwise here."""
 
 
 class MethodPlan(_Settings):
@@ -88,7 +94,8 @@ class MethodPlan(_Settings):
 class Experiment(_Table):
     """Methods compared on data sets with one network; `tables` gives each eps the number of its table.
 
-    `kappas` trains each method once with each of these, as `METHOD-kappa=VALUE`: a figure's curve.
+    `sweep` names settings of the defence with some values each, and trains each method once with each of
+    them, as `METHOD-kappa=VALUE`: a figure's curve.
     """
 
     model: str
@@ -96,7 +103,12 @@ class Experiment(_Table):
     methods: list[str]
     tables: dict[str, str]
     seeds: list[int] | None = None
-    kappas: list[float] | None = None
+    sweep: dict[str, list[float]] = {}
+
+    @property
+    def points(self) -> list[tuple[str, float] | None]:
+        """The settings of the sweep one by one; without a sweep the methods as they are."""
+        return [(key, value) for key, values in self.sweep.items() for value in values] or [None]
 
 
 class Plan(_Table):
@@ -118,22 +130,33 @@ class Plan(_Table):
         A run that another one fine-tunes comes before it, whether asked for or not.
         """
         found: dict[str, Job] = {}
+        for job in self.places(table, only):
+            found.setdefault(job.name, job)
+        return list(found.values())
+
+    def places(self, table: str | None = None, only: str | None = None) -> list[Job]:
+        """The same, with a run that stands in several experiments once for each, with that one's tables."""
+        found: list[Job] = []
         for experiment in self.experiments:
             if table is not None and table not in experiment.tables.values():
                 continue
             for dataset in experiment.datasets:
                 for method in experiment.methods:
                     seeds = experiment.seeds or self._method(method).seeds
-                    kappas: Sequence[float | None] = experiment.kappas or [None]
-                    for kappa, seed in product(kappas, seeds):
-                        job = self._job(experiment, dataset, method, seed, kappa)
+                    for point, seed in product(experiment.points, seeds):
+                        job = self._job(experiment, dataset, method, seed, point)
                         if only is not None and not fnmatch(job.name, only):
                             continue
                         if job.start is not None:
-                            first = self._job(experiment, dataset, job.start, seed)
-                            found.setdefault(first.name, first)
-                        found.setdefault(job.name, job)
-        return list(found.values())
+                            found.append(self._job(experiment, dataset, job.start, seed))
+                        found.append(job)
+        return found
+
+    def suite_of(self, job: Job) -> SuitePlan | None:
+        """How the run's suite is run."""
+        if self.suite is None:
+            return None
+        return SuitePlan.model_validate(self.suite.model_dump() | self.datasets[job.dataset].suite)
 
     def _method(self, name: str) -> MethodPlan:
         if name not in self.methods:
@@ -141,7 +164,12 @@ class Plan(_Table):
         return self.methods[name]
 
     def _job(
-        self, experiment: Experiment, dataset: str, method: str, seed: int, kappa: float | None = None
+        self,
+        experiment: Experiment,
+        dataset: str,
+        method: str,
+        seed: int,
+        point: tuple[str, float] | None = None,
     ) -> Job:
         if dataset not in self.datasets:
             raise ConfigError(f"the plan has no data set '{dataset}'; known: {', '.join(self.datasets)}")
@@ -157,9 +185,10 @@ class Plan(_Table):
             config["defence"].update({name: drawn[name] for name in method_draws})
         config["model"].setdefault("name", experiment.model)
         config["seed"] = seed
-        if kappa is not None:
-            config["defence"]["kappa"] = kappa
-            method = f"{method}-kappa={kappa:g}"
+        if point is not None:
+            key, value = point
+            config["defence"][key] = value
+            method = f"{method}-{key}={value:g}"
         return Job(dataset, experiment.model, method, seed, config, how.start, dict(experiment.tables))
 
 

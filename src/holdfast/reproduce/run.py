@@ -51,7 +51,7 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
             made = {"steps": found["search"][0]["steps"], **{k: found[k] for k in ("ca_queries", "sources")}}
             if made != plan.attacks.model_dump(exclude={"seeds", "tables"}):
                 raise _other_settings(kept / ER_ROWS)
-    if plan.suite is not None and not suite_is_done(kept, job, plan.suite):
+    if (suite := plan.suite_of(job)) is not None and not suite_is_done(kept, job, suite):
         missing.append(SUITE)
     return missing
 
@@ -113,9 +113,10 @@ def reproduce_job(
         )
         atomic_write(kept / ER_ROWS, (attacked.folder / ROWS).read_bytes())
     if SUITE in missing:
-        assert plan.suite is not None
+        suite = plan.suite_of(job)
+        assert suite is not None
         say(f"{job.name}: attacking")
-        run_suite(embedder, images, out, kept, job, plan.suite)
+        run_suite(embedder, images, out, kept, job, suite)
     return True
 
 

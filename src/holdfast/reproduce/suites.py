@@ -12,14 +12,16 @@ from holdfast.errors import ConfigError
 from holdfast.evaluate import evaluate
 from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import read_header, read_rows
+from holdfast.evaluate.rows import Rows, read_header, read_rows
 from holdfast.evaluate.scores import Estimate, score_suite
 from holdfast.evaluate.suite import attack_suite
 from holdfast.files import atomic_write
-from holdfast.metrics import summarise
+from holdfast.metrics import bootstrap, summarise
 from holdfast.reproduce.plan import Job, SuitePlan
+from holdfast.training import LOG
 
 RETRIEVAL_ROWS, SUITE_ROWS = "retrieval.csv.gz", "suite.csv.gz"
+LOG_ROWS = "log.jsonl"
 CLEAN = ("R@1", "R@2", "mAP", "NMI")
 Value = tuple[float, float, float]
 """A number and its 95 % interval."""
@@ -29,18 +31,25 @@ def run_suite(
     embedder: models.Embedder, images: data.ImageSet, out: Path, kept: Path, job: Job, plan: SuitePlan
 ) -> None:
     """Measure a network without an attack and under every attack of ERS; the suite's rows come last."""
-    drawn: dict[str, Any] = {"queries": plan.queries, "candidates": plan.candidates, "seed": job.seed}
-    clean = evaluate(embedder, images, out / "retrieval", ks=(1, 2), **drawn)
+    clean = evaluate(
+        embedder, images, out / "retrieval", ks=(1, 2), **_drawn(plan.clean_queries, images, job, plan)
+    )
     attacked = attack_suite(
         embedder,
         images,
         out / "suite",
         job.suite_threat,
         settings=Settings(steps=plan.steps),
-        **drawn,
+        **_drawn(plan.queries, images, job, plan),
     )
-    for done, name in ((clean.folder, RETRIEVAL_ROWS), (attacked.folder, SUITE_ROWS)):
-        atomic_write(kept / name, (done / ROWS).read_bytes())
+    made = {LOG_ROWS: out / LOG, RETRIEVAL_ROWS: clean.folder / ROWS, SUITE_ROWS: attacked.folder / ROWS}
+    for name, source in made.items():
+        atomic_write(kept / name, source.read_bytes())
+
+
+def _drawn(queries: int, images: data.ImageSet, job: Job, plan: SuitePlan) -> dict[str, Any]:
+    candidates = len(images) - queries if plan.candidates is None else plan.candidates
+    return {"queries": queries, "candidates": candidates, "seed": job.seed}
 
 
 def suite_is_done(kept: Path, job: Job, plan: SuitePlan) -> bool:
@@ -49,8 +58,9 @@ def suite_is_done(kept: Path, job: Job, plan: SuitePlan) -> bool:
     if not path.exists():
         return False
     config = read_header(path)["config"]
-    found = config["threat"], config["search"]["steps"], config["queries"], config["candidates"]
-    if found != (str(job.suite_threat), plan.steps, plan.queries, plan.candidates):
+    found = config["threat"], config["search"]["steps"], config["queries"]
+    other = plan.candidates is not None and config["candidates"] != plan.candidates
+    if other or found != (str(job.suite_threat), plan.steps, plan.queries):
         raise ConfigError(f"{path} is of other settings than the plan's; remove it to run it anew")
     return True
 
@@ -58,14 +68,11 @@ def suite_is_done(kept: Path, job: Job, plan: SuitePlan) -> bool:
 def suite_values(kept: Path) -> dict[tuple[str, str], Value]:
     """Every number of one run, by score (`ers` or `ars`) and column as the papers' tables name them."""
     clean, attacked = read_rows(kept / RETRIEVAL_ROWS), read_rows(kept / SUITE_ROWS)
-    summary = summarise(clean.columns, clean.header["config"]["ks"])
     scores = score_suite(attacked)
-    found = (summary.hit_rate[1], summary.hit_rate[2], summary.map, summary.nmi)
-    plain = {name: 100 * value for name, value in zip(CLEAN, found, strict=True) if value is not None}
     out: dict[tuple[str, str], Value] = {}
     for score in ("ers", "ars"):
-        for name, number in plain.items():
-            out[score, name] = (number, float("nan"), float("nan"))
+        for name, number in _clean_values(clean).items():
+            out[score, name] = number
     for name, reached in scores.reached.items():
         out["ers", name] = (reached, *scores.interval[name])
     wholes: tuple[tuple[str, str, Estimate | None], ...] = (
@@ -80,6 +87,21 @@ def suite_values(kept: Path) -> dict[tuple[str, str], Value]:
         for name, part in scores.ars_ratio.parts.items():
             out["ars", name] = (part, float("nan"), float("nan"))
     return out
+
+
+def _clean_values(rows: Rows) -> dict[str, Value]:
+    """The columns without an attack, in percent; NMI is a number of the whole and has no interval."""
+    some = rows.columns["relevant"] > 0
+    first = rows.columns["first_rank"][some]
+    each = {"R@1": first <= 1, "R@2": first <= 2, "mAP": rows.columns["average_precision"][some]}
+    values: dict[str, Value] = {}
+    for name, column in each.items():
+        low, high = bootstrap(column)
+        values[name] = (100 * float(column.mean()), 100 * low, 100 * high)
+    together = summarise(rows.columns, ()).nmi
+    if together is not None:
+        values["NMI"] = (100 * together, float("nan"), float("nan"))
+    return values
 
 
 def mean_value(values: list[Value]) -> Value:
