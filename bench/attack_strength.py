@@ -1,14 +1,18 @@
 """Every attack by our PGD, against plain last-iterate PGD at as many gradients: what the attacker counts.
 
 The same network (C2F2, briefly trained on the bundled images), images, targets, eps and 32 gradient
-evaluations. The plain form is written here from its definition: equal signed steps of 3/255 from the
-clean image (for es from a point beside it), the last one kept. Scores are shares of ranks, hits,
-cosines and shifts; less is better for the attacker, and the gain is plain − ours, image by image.
+evaluations a start. The plain form is written here from its definition: equal signed steps of 3/255 from
+the clean image (for es from a point beside it), the last one kept; with restarts also from random points
+of the box, the best of the last ones kept. Scores are shares of ranks, hits, cosines and shifts; less is
+better for the attacker, and the gain is plain − ours, image by image. Three lines at the end: the least
+gain of any attack with one start, the same with three starts for both, and the lower end of the 95 %
+interval of the gain over all attacks.
 """
 
 from __future__ import annotations
 
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,22 +24,24 @@ if TYPE_CHECKING:
     from holdfast.attacks import Objective
     from holdfast.models import Embedder
 
-STEPS, STEP, QUERIES, TRAINING = 32, 3 / 255, 48, 150
+STEPS, STEP, QUERIES, TRAINING, STARTS = 32, 3 / 255, 48, 150, 3
 
 
-def plain(embedder: Embedder, wanted: Objective, images: Tensor, eps: float) -> Tensor:
+def plain(embedder: Embedder, wanted: Objective, images: Tensor, eps: float, starts: int) -> Tensor:
     import torch
 
     wish = wanted.bind(slice(0, len(images)), embedder(images).detach())
-    x = images.clone()
-    if wanted.nudge:
-        noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(1)) * 2 - 1
-        x = (x + 0.01 * eps * noise).clamp(0, 1)
-    for _ in range(STEPS):
-        x.requires_grad_()
-        (gradient,) = torch.autograd.grad(wish.loss(embedder(x)).sum(), x)
-        x = (x.detach() - STEP * gradient.sign()).clamp(images - eps, images + eps).clamp(0, 1)
-    return wish.assess(embedder(x).detach()).score
+    best = torch.full((len(images),), torch.inf)
+    for start in range(starts):
+        x, share = images.clone(), 1.0 if start else 0.01 * wanted.nudge
+        noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(1 + start)) * 2 - 1
+        x = (x + share * eps * noise).clamp(0, 1)
+        for _ in range(STEPS):
+            x.requires_grad_()
+            (gradient,) = torch.autograd.grad(wish.loss(embedder(x)).sum(), x)
+            x = (x.detach() - STEP * gradient.sign()).clamp(images - eps, images + eps).clamp(0, 1)
+        best = torch.minimum(best, wish.assess(embedder(x).detach()).score.float())
+    return best
 
 
 def interval(gain: Tensor) -> tuple[float, float]:
@@ -86,8 +92,8 @@ def main() -> None:
     far = drawn(0, rows, total, own)
     near = near_targets(0, rows, vectors[:QUERIES], candidates, own)
     pairs = er_sources(Given(candidates, classes[:4], queries=vectors[:4]), count=QUERIES // 4)
-    worst = torch.inf
-    for eps in (8 / 255, 77 / 255):
+    gains: dict[int, list[Tensor]] = {1: [], STARTS: []}
+    for starts, eps in product(gains, (8 / 255, 77 / 255)):
         for name in OBJECTIVES:
             given = Given(candidates, mine, near if name[-1] == "-" else far, own, vectors)
             if name == "er-candidates":
@@ -95,25 +101,26 @@ def main() -> None:
             assert given.own is not None
             images = sets.test.batch(given.own).float() / 255
             wanted = objective(name, given)
-            theirs = plain(embedder, wanted, images, eps)
-            ours = Attack(wanted, Pgd(steps=STEPS), Threat("linf", eps, "both")).run(embedder, images)
+            theirs = plain(embedder, wanted, images, eps, starts)
+            pgd = Pgd(steps=STEPS, restarts=starts)
+            ours = Attack(wanted, pgd, Threat("linf", eps, "both")).run(embedder, images)
             gain = (theirs - ours.score).double()
             low, high = interval(gain)
             mean = float(gain.mean())
-            worst = min(worst, mean)
+            gains[starts].append(gain)
             print(
-                f"eps {round(255 * eps)}/255 {name:14} clean {float(ours.score_before.mean()):8.4f}  "
+                f"{starts} start{'s' * (starts > 1)}, eps {round(255 * eps)}/255 {name:14} "
+                f"clean {float(ours.score_before.mean()):8.4f}  "
                 f"plain {float(theirs.mean()):8.4f}  ours {float(ours.score.mean()):8.4f}  "
                 f"gain {mean:.4f} [{low:.4f}, {high:.4f}]",
                 flush=True,
             )
-    report(
-        "attack_strength",
-        worst,
-        0.0,
-        "higher",
-        "plain last-iterate PGD, equal gradients; the least gain of all",
-    )
+    for starts, found in gains.items():
+        least = min(float(gain.mean()) for gain in found)
+        against = f"plain last-iterate PGD, {starts} starts each, equal gradients; the least gain of all"
+        report(f"attack_strength ({starts})", least, 0.0, "higher", against)
+    low, _ = interval(torch.cat(gains[1]))
+    report("attack_strength", low, 0.0, "higher", "the same; lower end of the 95 % interval of the mean gain")
 
 
 if __name__ == "__main__":

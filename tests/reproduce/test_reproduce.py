@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.evaluate.rows import read_rows
-from holdfast.evaluate.scores import score_suite
+from holdfast.evaluate.scores import ars_difference, score_suite
 from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
 from holdfast.reproduce.cells import read_targets, write_cells
 from holdfast.reproduce.run import missing_parts
@@ -171,6 +171,7 @@ queries = 12
 candidates = 40
 steps = 2
 scores = { ers = "2", ars = "1" }
+compare = [["act", "est"]]
 
 [datasets.mini]
 train_eps = "8/255"
@@ -181,10 +182,15 @@ seeds = [0, 1]
 defence = { name = "act", attack_steps = 1 }
 train = { steps = 2, batch = 16 }
 
+[methods.est]
+seeds = [0, 1]
+defence = { name = "est", attack_steps = 1 }
+train = { steps = 2, batch = 16 }
+
 [[experiments]]
 model = "small"
 datasets = ["mini"]
-methods = ["act"]
+methods = ["act", "est"]
 tables = { "8/255" = "1" }
 """
 
@@ -201,8 +207,10 @@ def test_a_suite_is_a_table_of_attacks(home, tmp_path):
         assert missing_parts(home, "tiny", job, plan) == ["run and certificates", "suite"]
         assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
         assert missing_parts(home, "tiny", job, plan) == []
-    cells = {(c.table, c.metric): c for c in make_cells(home, "tiny", plan)}
-    runs = [read_rows(home / "rows" / "tiny" / job.name / "suite.csv.gz") for job in plan.jobs()]
+    made = make_cells(home, "tiny", plan)
+    cells = {(c.table, c.metric): c for c in made if c.method == "act"}
+    every = [read_rows(home / "rows" / "tiny" / job.name / "suite.csv.gz") for job in plan.jobs()]
+    runs, others = every[:2], every[2:]
     for table, metric, want in (
         ("1", "ARS", [score_suite(rows).ars_ratio.value for rows in runs]),
         ("2", "ERS", [score_suite(rows).ers.value for rows in runs]),
@@ -211,8 +219,18 @@ def test_a_suite_is_a_table_of_attacks(home, tmp_path):
         assert cells[table, metric].ours == pytest.approx(np.mean(want))
     assert (cells["1", "ARS"].paper, cells["1", "ARS"].seeds) == (40.3, 2)
     assert {metric for table, metric in cells if table == "1"} >= {"R@1", "R@2", "mAP", "NMI", "CA+", "ARS"}
-    page = write_page(home, "tiny", plan, list(cells.values())).read_text()
+    page = write_page(home, "tiny", plan, made).read_text()
     assert f"40.3 / {cells['1', 'ARS'].ours:.1f}" in page
+    gaps, (low, high) = ars_difference(runs, others)
+    scores = [[score_suite(rows).ars_ratio.value for rows in some] for some in (runs, others)]
+    assert gaps == pytest.approx([one - other for one, other in zip(*scores, strict=True)])
+    assert low <= np.mean(gaps) <= high
+    assert (
+        f"act − est | {np.mean(gaps):+.1f} | {low:+.1f} to {high:+.1f} | {gaps[0]:+.1f}, {gaps[1]:+.1f}"
+        in page
+    )
+    assert ars_difference(runs, runs)[1] == (0, 0)
+    assert "On the way" in page
     (home / "tiny.toml").write_text(SUITE.replace("steps = 2\nscores", "steps = 3\nscores"))
     with pytest.raises(ConfigError, match="other settings"):
         missing_parts(home, "tiny", plan.jobs()[0], read_plan(home, "tiny"))

@@ -144,8 +144,8 @@ def score_suite(rows: Rows) -> SuiteScores:
     )
 
 
-def ars_difference(ours: Sequence[Rows], theirs: Sequence[Rows]) -> tuple[float, Interval]:
-    """By how much the ARS (ratio) of one way of training is above another's, over the same seeds.
+def ars_difference(ours: Sequence[Rows], theirs: Sequence[Rows]) -> tuple[list[float], Interval]:
+    """By how much the ARS (ratio) of one way of training is above another's: seed by seed, and the mean's interval.
 
     Both sequences are in the order of the seeds; a seed's two suites asked the same queries, so the
     interval resamples them together. It speaks of queries, not of other training seeds.
@@ -157,7 +157,7 @@ def ars_difference(ours: Sequence[Rows], theirs: Sequence[Rows]) -> tuple[float,
         whole = np.arange(one.count)
         gaps.append(one.ars_ratio(whole).value - other.ars_ratio(whole).value)
         draws.append([one.ars_ratio(at).value - other.ars_ratio(at).value for at in resamples(one.count)])
-    return float(np.mean(gaps)), percentiles(np.mean(draws, axis=0))
+    return gaps, percentiles(np.mean(draws, axis=0))
 
 
 def part_columns(rows: Rows, optimiser: str) -> tuple[dict[str, Column], dict[str, Column]]:

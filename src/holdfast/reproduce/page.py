@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from holdfast.evaluate.rows import read_rows
+from holdfast.evaluate.scores import ars_difference
 from holdfast.files import atomic_write
 from holdfast.metrics.robustness import ERS_PARTS
 from holdfast.reproduce.cells import Cell
 from holdfast.reproduce.plan import Plan
 from holdfast.reproduce.run import RUN, rows_folder
-from holdfast.reproduce.suites import CLEAN
+from holdfast.reproduce.suites import CLEAN, LOG_ROWS, SUITE_ROWS
+from holdfast.training.log import read_log
 
 PAGE = "results.md"
 _TITLES = {
@@ -30,21 +33,29 @@ _WHO = {"none": "no attack", "query": "query attack", "candidates": "candidate a
 def write_page(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> Path:
     """Write the Markdown page beside the cells."""
     tables = sorted({cell.table for cell in cells})
-    parts = [_head(folder, preset), _against_best(cells)]
+    parts = [_head(folder, preset, plan), _against_best(cells)]
+    if plan.suite is not None:
+        parts.append(_differences(folder, preset, plan))
     parts += [_table(number, [cell for cell in cells if cell.table == number]) for number in tables]
+    if plan.suite is not None:
+        parts.append(_telemetry(folder, preset, plan))
     parts.append(_runs(folder, preset, plan))
     path = folder / PAGE
     atomic_write(path, "\n\n".join(part for part in parts if part) + "\n")
     return path
 
 
-def _head(folder: Path, preset: str) -> str:
+def _head(folder: Path, preset: str, plan: Plan) -> str:
     about = folder / "about.md"
     text = about.read_text().strip() if about.exists() else f"# Reproduction of {folder.name}"
+    asked = f"{plan.queries:,} queries against {plan.candidates:,} candidates"
+    if plan.suite is not None:
+        found = "all other" if plan.suite.candidates is None else f"{plan.suite.candidates:,}"
+        asked = f"{plan.suite.queries:,} attacked queries (unless a data set says otherwise) against {found} images"
     return (
         f"{text}\n\nThis page is generated from the rows by `holdfast reproduce {folder.name} --preset {preset}`. "
-        "In every cell the printed number comes first, then ours: the mean over training seeds at 1,000 "
-        "queries against 1,000 candidates, compared at two decimals. A dash stands for what is not printed or "
+        f"In every cell the printed number comes first, then ours: the mean over training seeds at {asked}, "
+        "compared at two decimals. A dash stands for what is not printed or "
         "was not run. `cells.json` has every cell with a 95 % interval."
     )
 
@@ -78,6 +89,58 @@ def _against_best(cells: Sequence[Cell]) -> str:
     head = "| trained with | data set | test | cells at or above the best printed | smallest difference |"
     return "## CR-Recall against the best printed cell\n\n" + "\n".join(
         [head, "|---|---|---|---|---|", *lines]
+    )
+
+
+def _differences(folder: Path, preset: str, plan: Plan) -> str:
+    """By how much one way of training resists more than another, on the same queries and seeds."""
+    assert plan.suite is not None
+    kept: dict[tuple[str, str, str], dict[int, Path]] = {}
+    for job in plan.jobs():
+        path = rows_folder(folder, preset, job) / SUITE_ROWS
+        if path.exists():
+            kept.setdefault((job.dataset, job.model, job.method), {})[job.seed] = path
+    lines = []
+    for one, other in plan.suite.compare:
+        for dataset, model, method in kept:
+            if method != one or (dataset, model, other) not in kept:
+                continue
+            ours, theirs = kept[dataset, model, one], kept[dataset, model, other]
+            seeds = sorted({*ours} & {*theirs})
+            gaps, (low, high) = ars_difference(
+                [read_rows(ours[seed]) for seed in seeds], [read_rows(theirs[seed]) for seed in seeds]
+            )
+            gap, each = sum(gaps) / len(gaps), ", ".join(f"{value:+.1f}" for value in gaps)
+            lines.append(f"| {dataset} | {one} − {other} | {gap:+.1f} | {low:+.1f} to {high:+.1f} | {each} |")
+    if not lines:
+        return ""
+    head = "| data set | difference | ARS | 95 % interval over queries | by seed |\n|---|---|---|---|---|"
+    return "## Differences in ARS at one budget\n\n" + "\n".join([head, *lines])
+
+
+def _telemetry(folder: Path, preset: str, plan: Plan) -> str:
+    """Figures 4 and 5 as numbers: how far apart embeddings are on the way, and how far the adversary moves them."""
+    lines = []
+    for job in plan.jobs():
+        log = read_log(rows_folder(folder, preset, job) / LOG_ROWS)
+        steps = [record for record in log if "loss" in record]
+        if not steps:
+            continue
+        at = [steps[round(share * (len(steps) - 1))] for share in (0.25, 0.5, 0.75, 1.0)]
+        said = "; ".join(record["warning"].split(":")[1].strip() for record in log if "warning" in record)
+        cells = [
+            " ".join(_number(record["mean_distance"]) for record in at),
+            " ".join(_number(record["separability"]) for record in at),
+            " ".join(_number(record.get("shift", 0.0) / record["mean_distance"]) for record in at),
+            said or "–",
+        ]
+        lines.append(f"| {job.name} | " + " | ".join(cells) + " |")
+    if not lines:
+        return ""
+    head = "| run | mean distance | separability | shift / distance | said |\n|---|---|---|---|---|"
+    return (
+        "## On the way (Figures 4 and 5)\n\nAt a quarter, half, three quarters and the end of each run.\n\n"
+        + "\n".join([head, *lines])
     )
 
 

@@ -63,6 +63,8 @@ class SuitePlan(_Table):
     scores: dict[str, str]
     """The table that each score (`ers`, `ars`) stands in; an experiment of any other table has the columns of
     ARS there, and ERS."""
+    compare: list[tuple[str, str]] = []
+    """Methods whose difference in ARS the page gives, seed by seed on the same queries."""
 
 
 class _Settings(_Table):
