@@ -124,7 +124,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"pixels": {"mean": [0.3], "std": [0.0]}}, "not a whole card: pixel mean"),
     ({"architecture": {"name": "huge"}}, "cannot be rebuilt: unknown model 'huge'"),
     ({"architecture": {}}, "cannot be rebuilt: unknown model ''"),
-    ({"architecture": {"name": "small", "wide": 1}}, "cannot be rebuilt: unknown option 'wide'"),
+    ({"architecture": {"name": "small", "wide": 1}}, "cannot be rebuilt: unknown option of small 'wide'"),
     ({"architecture": {"name": "c2f2"}}, "does not fit the network: it lacks 3.weight"),
     ({"dim": 10**9}, r"embedding\.weight is 5x288, not 1000000000x288"),
     ({"spec": {"channels": 1, "height": 9, "width": 12}}, r"embedding\.weight is 5x288, not"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from holdfast.errors import ModelError
-from holdfast.models import MODELS, Embedder, build
+from holdfast.models import MODELS, Embedder, build, load, save
 from holdfast.spec import ImageSpec
 
 PLAIN = ("small", "large", "c2f2")
@@ -205,3 +207,21 @@ def test_a_backbone_without_head_gives_its_features(name: str) -> None:
     embedder = build(name, spec=(3, 32, 32), head="none", **options)
     assert embedder.dim == width
     assert embedder.embed(torch.rand(1, 3, 32, 32)).shape == (1, width)
+
+
+@pytest.mark.parametrize("name", ["small", "large"])
+def test_an_embedding_can_be_rectified(name: str, tmp_path: Path) -> None:
+    def built(**options: str) -> Embedder:
+        torch.manual_seed(0)
+        return build(name, spec=(1, 12, 12), dim=6, **options).eval()
+
+    plain, rectified = built(), built(activation="relu")
+    x = torch.rand(5, 1, 12, 12)
+    assert torch.equal(rectified(x), torch.relu(plain(x)))
+    # A network that leaves the option open is the one from before it had it.
+    assert plain.architecture == {"name": name}
+    assert plain.fingerprint() != rectified.fingerprint()
+    save(rectified, tmp_path, config={}, data="none", seed=0, metrics={})
+    assert torch.equal(load(tmp_path)(x), rectified(x))
+    with pytest.raises(ModelError, match="relu or left out, not 'tanh'"):
+        built(activation="tanh")

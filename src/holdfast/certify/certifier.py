@@ -59,11 +59,9 @@ class Certifier:
             )
 
     def check(self, method: Method) -> None:
-        """Refuse a method that there is not, or that this network has no use for."""
+        """Refuse a method that there is not."""
         if method not in METHODS:
             raise ConfigError(unknown_name("method", method, METHODS))
-        if method == "elided" and self.split is None:
-            raise ConfigError("the elided method needs a network whose last layer is linear; use interval")
 
     def box(self, images: Tensor, eps: float | Tensor, graph: Graph | None = None) -> Box:
         """The box of the unnormalised features, or of what another part of the network gives.

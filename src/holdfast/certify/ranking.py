@@ -62,8 +62,6 @@ class QueryAttack(Pairwise):
             raise ConfigError(unknown_name("method", method, METHODS))
         if not len(candidates):
             raise DataError("there are no candidates to rank")
-        if method == "elided" and last is None:
-            raise ConfigError("the elided method needs a network whose last layer is linear")
         if method == "crown" and backward is None:
             raise ConfigError("the crown method needs linear bounds of the queries' features")
         box = box.to(torch.float64)

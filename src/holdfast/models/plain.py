@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from holdfast.errors import ModelError
 from holdfast.models.blueprint import Blueprint
 from holdfast.spec import ImageSpec
 
@@ -17,17 +18,23 @@ _SMALL: tuple[Conv, ...] = ((16, 4, 2, 1), (32, 4, 1, 1))
 _LARGE: tuple[Conv, ...] = ((64, 3, 1, 1), (64, 3, 1, 1), (128, 3, 2, 1), (128, 3, 1, 1), (128, 3, 1, 1))
 
 
-def small(spec: ImageSpec, dim: int) -> tuple[nn.Module, int]:
-    """`Small` of Kakizaki et al., appendix, Table 3: two convolutions and a linear layer."""
-    return _convolutions(spec, dim, _SMALL), dim
+def small(spec: ImageSpec, dim: int, *, activation: str | None = None) -> tuple[nn.Module, int]:
+    """`Small` of Kakizaki et al., appendix, Table 3: two convolutions and a linear layer.
+
+    With `activation="relu"` the embedding is rectified: what is left of a classifier whose logit layer
+    was taken off, because there is a ReLU between any two layers.
+    """
+    return _convolutions(spec, dim, _SMALL, activation), dim
 
 
-def large(spec: ImageSpec, dim: int) -> tuple[nn.Module, int]:
+def large(spec: ImageSpec, dim: int, *, activation: str | None = None) -> tuple[nn.Module, int]:
     """`Large` of Kakizaki et al., appendix, Table 3: five convolutions and a linear layer."""
-    return _convolutions(spec, dim, _LARGE), dim
+    return _convolutions(spec, dim, _LARGE, activation), dim
 
 
-def _convolutions(spec: ImageSpec, dim: int, convs: Sequence[Conv]) -> nn.Module:
+def _convolutions(spec: ImageSpec, dim: int, convs: Sequence[Conv], activation: str | None) -> nn.Module:
+    if activation not in (None, "relu"):
+        raise ModelError(f"an embedding's activation is relu or left out, not {activation!r}")
     layers: list[nn.Module] = []
     channels = spec.channels
     sides: tuple[int, ...] = (spec.height, spec.width)
@@ -35,7 +42,10 @@ def _convolutions(spec: ImageSpec, dim: int, convs: Sequence[Conv]) -> nn.Module
         layers += [nn.Conv2d(channels, filters, kernel, stride, padding), nn.ReLU()]
         channels = filters
         sides = tuple((side + 2 * padding - kernel) // stride + 1 for side in sides)
-    return _sequence(layers, nn.Linear(channels * math.prod(sides), dim))
+    network = _sequence(layers, nn.Linear(channels * math.prod(sides), dim))
+    if activation is not None:
+        network.add_module("activation", nn.ReLU())
+    return network
 
 
 def c2f2(spec: ImageSpec, dim: int) -> tuple[nn.Module, int]:

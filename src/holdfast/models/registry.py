@@ -107,7 +107,8 @@ def construct(
         raise ModelError(
             f"{name} without a head has {size} dimensions, not {dim}; leave dim out or add a head"
         )
-    return network, size, {"name": name, **chosen}
+    # What is left open is no part of the architecture: a network can get an option without becoming another.
+    return network, size, {"name": name, **{key: value for key, value in chosen.items() if value is not None}}
 
 
 def _blueprint(name: str) -> Blueprint:
