@@ -13,8 +13,8 @@ from holdfast.models import MODELS, build
     ("name", "options", "found"),
     [
         ("smal", {}, "unknown model 'smal'; known: c2f2, efficientnet-lite0, large, resnet18, resnet50"),
-        ("small", {"wide": 2}, "unknown option 'wide'; small has no options"),
-        ("small", {"pretrained": True}, "unknown option 'pretrained'; small has no options"),
+        ("c2f2", {"wide": 2}, "unknown option 'wide'; c2f2 has no options"),
+        ("c2f2", {"pretrained": True}, "unknown option 'pretrained'; c2f2 has no options"),
         ("resnet18", {"haed": "linear"}, "unknown option of resnet18 'haed'; known: head"),
         ("efficientnet-lite0", {"haed": "none"}, "known: head, pretrained"),
         ("resnet18", {"head": "mlp"}, "head is one of linear, none, not 'mlp'"),
