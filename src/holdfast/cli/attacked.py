@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,10 +41,11 @@ def run_attacks(
     json: bool,
 ) -> None:
     """Run a suite or ER-Recall, print its table, and exit with 1 if it contradicts a certificate."""
+    from holdfast.attacks.objectives.er_recall import SOURCES
     from holdfast.errors import ConfigError
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.draw import KS
-    from holdfast.evaluate.er_recall import SOURCES, ErRecall, er_recall
+    from holdfast.evaluate.er_recall import ErRecall, er_recall
     from holdfast.evaluate.suite import attack_suite, chosen_attacks
     from holdfast.evaluate.validity import cross_check
 
@@ -76,7 +77,11 @@ def run_attacks(
         )
     else:
         name = attacks.replace(",", "_")
-        _note_cost((queries or len(images)) * len(chosen_attacks(attacks)), chosen)
+        asked = queries or len(images)
+        _note_cost(asked * len(chosen_attacks(attacks)), chosen)
+        if check_black_box and chosen.optimiser != "nes":
+            black = replace(chosen, optimiser="nes")
+            _note_cost(min(check_black_box, asked) * len(chosen_attacks(attacks)), black)
         place = out or home / "attacks" / _folder(name, images, threats, chosen, queries, candidates, seed)
         done = attack_suite(
             embedder,

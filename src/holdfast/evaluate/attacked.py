@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from holdfast.attacks import OPTIMISERS, Attack, Candidates, Given, Optimiser, o
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, unknown_name
 from holdfast.evaluate.folder import Task
-from holdfast.metrics import rank
+from holdfast.metrics import Distances, rank
 from holdfast.models import AnyEmbedder, Embedder
 from holdfast.threat import Threat
 
@@ -77,6 +78,10 @@ class Scene:
     def gallery(self) -> Candidates:
         return Candidates(self.candidates, self.candidate_labels)
 
+    @cached_property
+    def to_candidates(self) -> Distances:
+        return Distances(self.candidates)
+
     def first_ranks(self, span: slice, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Rank of the nearest right hit of the queries at `span` if their vectors were `vectors`.
 
@@ -128,18 +133,6 @@ def probe(embedder: AnyEmbedder, images: ImageSet, threat: Threat, settings: Set
 def distances(ones: Tensor, others: Tensor) -> Tensor:
     """Euclidean distances in float64, by differences: equal vectors are equally far."""
     return torch.cdist(ones.double(), others.double(), compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def squared_distances(ones: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distances in float64 by one product, and for each row what its rounding can make of a tie."""
-    # Distances do not see a shift; without one, far from the origin their digits would cancel.
-    centre = others.double().mean(0)
-    one, other = ones.double() - centre, others.double() - centre
-    norms = other.square().sum(1)
-    out = one.square().sum(1, keepdim=True) + norms[None]
-    out.addmm_(one, other.T, alpha=-2)
-    reach = (one.norm(dim=1) + norms.max().sqrt()).square()
-    return out.clamp_(min=0), 4 * (one.shape[1] + 4) * 2.0**-53 * reach[:, None] + 1e-300
 
 
 def unit_shift(before: Tensor, after: Tensor) -> Tensor:

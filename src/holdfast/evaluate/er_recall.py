@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast import data
+from holdfast.attacks.objectives.er_recall import SOURCES
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.attacked import Scene, Settings, probe, set_scene
@@ -26,7 +27,6 @@ from holdfast.threat import Threat
 
 QUERY_BLOCK = 100
 CANDIDATE_BLOCK = 5
-SOURCES = 100
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks import OBJECTIVES, Candidates, Given, near_targets, random_targets
-from holdfast.evaluate.attacked import Numbers, Scene, squared_distances, unit_shift
+from holdfast.evaluate.attacked import Numbers, Scene, unit_shift
 
 ATTACKS = ("ca+", "ca-", "qa+", "qa-", "tma", "es", "ltm", "gtm", "gtt")
 """The attacks of ERS; embedding shift gives two of its ten numbers."""
@@ -53,14 +53,14 @@ def make_trials(scene: Scene, gallery: Candidates, attack: str, seed: int, span:
         targets = random_targets(seed, numbers, len(gallery), own)
     elif attack == "qa-":
         targets = near_targets(seed, numbers, clean, gallery, own)
-    given = Given(gallery, scene.query_labels[rows], targets, own)
-    if targets is None and attack in ("gtm", "gtt"):
-        away, _ = squared_distances(clean, scene.candidates)
+    elif attack in ("gtm", "gtt"):
+        away, _ = scene.to_candidates.squared(clean)
         away[_one_hot(own, len(gallery))] = torch.inf
         if attack == "gtm":
             same = scene.query_labels[rows, None] == scene.candidate_labels[None]
             away = away.masked_fill(same, torch.inf)
         targets = away.argmin(1)
+    given = Given(gallery, scene.query_labels[rows], targets, own)
     return Trials(attack, span, scene.asked[rows], numbers, clean, given, targets)
 
 
@@ -141,12 +141,12 @@ def _ahead(scene: Scene, trials: Trials, vectors: Tensor) -> tuple[Tensor, Tenso
     targets, n = trials.targets, len(scene.candidates)
     assert trials.given.own is not None
     if OBJECTIVES[trials.attack].alters == "query":
-        away, tie = squared_distances(vectors, scene.candidates)
+        away, tie = scene.to_candidates.squared(vectors)
         at = away.gather(1, targets[:, None])
         absent = _one_hot(trials.given.own, n) | _one_hot(targets, n)
     else:
         asking = scene.queries[targets]
-        away, tie = squared_distances(asking, scene.candidates)
+        away, tie = scene.to_candidates.squared(asking)
         at = (vectors.double() - asking.double()).square().sum(1, keepdim=True)
         absent = _one_hot(trials.given.own, n) | _one_hot(scene.own[targets], n)
     before = away < at - tie if trials.attack.endswith("+") else away <= at + tie

@@ -1,7 +1,7 @@
 """Numbers from embeddings and rows: what a search finds, and how much of it is right."""
 
 from holdfast.metrics.clusters import cluster, nmi
-from holdfast.metrics.ranking import Outcomes, rank
+from holdfast.metrics.ranking import Distances, Outcomes, rank
 from holdfast.metrics.summary import (
     Summary,
     bootstrap,
@@ -13,6 +13,7 @@ from holdfast.metrics.summary import (
 )
 
 __all__ = [
+    "Distances",
     "Outcomes",
     "Summary",
     "bootstrap",

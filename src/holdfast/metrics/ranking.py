@@ -47,6 +47,24 @@ class Outcomes:
     top_distance: Tensor
 
 
+class Distances:
+    """Distances to one set of candidates, in float64, by a product."""
+
+    def __init__(self, candidates: Tensor) -> None:
+        # Distances do not see a shift; without one, far from the origin their digits would cancel.
+        self._centre = candidates.double().mean(0)
+        self._wide = candidates.double() - self._centre
+        self._norms = self._wide.square().sum(1)
+
+    def squared(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """The squared distances, and for each query (a column) how near two of them are a tie."""
+        asked = queries.double() - self._centre
+        out = asked.square().sum(1, keepdim=True) + self._norms[None]
+        out.addmm_(asked, self._wide.T, alpha=-2)
+        reach = (asked.norm(dim=1, keepdim=True) + self._norms.max().sqrt()).square()
+        return out.clamp_(min=0), 4 * (asked.shape[1] + 4) * 2.0**-53 * reach + _LEAST
+
+
 def rank(
     queries: Tensor,
     candidates: Tensor,
@@ -70,27 +88,15 @@ def rank(
         raise DataError(f"k must be at least 1, found {min(ks)}")
     n = len(candidates)
     rows = max(1, min(512, block_bytes // (_BYTES_PER_PAIR * n)))
-    # Distances do not see a shift; without one, far from the origin their digits would cancel.
-    centre = candidates.double().mean(0)
-    wide = candidates.double() - centre
-    norms = wide.square().sum(1)
-    rounding = 4 * (wide.shape[1] + 4) * 2.0**-53
+    to_candidates = Distances(candidates)
     if self_match is None:
         self_match = torch.full((len(queries),), -1)
     for first in range(start, len(queries), rows):
         span = range(first, min(first + rows, len(queries)))
         part = slice(span.start, span.stop)
-        asked = queries[part].double() - centre
-        squared = _squared_distances(asked, wide, norms)
-        tie = rounding * (asked.norm(dim=1) + norms.max().sqrt()).square() + _LEAST
+        squared, tie = to_candidates.squared(queries[part])
         relevant = query_labels[part, None] == candidate_labels[None]
-        yield span, _outcomes(squared, relevant, tie[:, None], self_match[part], ks, top, quantiles)
-
-
-def _squared_distances(queries: Tensor, candidates: Tensor, norms: Tensor) -> Tensor:
-    out = queries.square().sum(1)[:, None] + norms[None]
-    out.addmm_(queries, candidates.T, alpha=-2)
-    return out.clamp_(min=0)
+        yield span, _outcomes(squared, relevant, tie, self_match[part], ks, top, quantiles)
 
 
 def _outcomes(
