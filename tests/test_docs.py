@@ -76,7 +76,12 @@ def test_make_targets_that_the_readme_names_exist():
 
 
 @pytest.mark.parametrize(
-    ("script", "page"), [("make_cli_docs", "docs/cli.md"), ("make_readme_table", "README.md")]
+    ("script", "page"),
+    [
+        ("make_cli_docs", "docs/cli.md"),
+        ("make_readme_table", "README.md"),
+        ("make_defence_table", "docs/defences.md"),
+    ],
 )
 def test_generated_pages_are_what_their_scripts_make(script, page, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
