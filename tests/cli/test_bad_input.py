@@ -46,6 +46,35 @@ def test_train_on_what_is_not_there(tmp_path):
     assert not out.exists()
 
 
+def test_adversaries_that_cannot_be(tmp_path):
+    def wrong(*words, says, defence="ca-tride"):
+        out = tmp_path / "run"
+        refused("train", "--defence", defence, "--steps", 2, "--out", out, *words, says=says)
+        assert not out.exists()
+
+    wrong("--threat", "linf:0", says="eps above 0")
+    wrong("--threat", "linf:2", says="between 0 and 1")
+    wrong("--threat", "l2:0.5", says="training takes linf:EPS")
+    wrong("--set", "defence.attack_steps=0", says="defence.attack_steps")
+    wrong("--set", "defence.step=0", says="defence.step")
+    wrong("--batch", 3, says="train.batch")
+    wrong("--set", "defence.moves=p", says="'a', 'pn' or 'apn'", defence="adversarial")
+
+
+def test_a_class_of_one_image_is_said(tmp_path):
+    for i, place in enumerate(["a/0", "a/1", "a/2", "b/0", "b/1", "b/2", "c/0"]):
+        path = tmp_path / "few" / f"{place}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((30, 30), 20 + 30 * i).save(path)
+    words = ("--defence", "ca-tride", "--set", "defence.attack_steps=1", "--set", "data.validation=0")
+    done = holdfast(
+        "train", "--data", tmp_path / "few", "--split", "closed", "--steps", 1, "--batch", 4, *words,
+        "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "a single image" in done.err
+
+
 def test_train_on_empty_flat_and_one_class_folders(tmp_path):
     out = tmp_path / "run"
     (tmp_path / "empty").mkdir()

@@ -74,6 +74,9 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
         return dict(metrics)
 
     say(dataset.reading)
+    alone = int((np.unique(labels, return_counts=True)[1] == 1).sum())
+    if alone:
+        say(f"{alone:,} classes have a single image: it has no partner and is only ever a negative")
     size = sum(parameter.numel() for parameter in embedder.parameters())
     say(
         f"training {config.model.name} ({size:,} parameters) on {len(training):,} images of {dataset.name}: "
