@@ -1,0 +1,190 @@
+"""Radii of smoothed embedders: exact cases, what dominates what, and how often they are wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.stats import beta, binomtest, norm
+
+from holdfast.certify.smoothing import Answers, Pairs, candidate_pairs, class_pairs
+from holdfast.certify.smoothing.confidence import (
+    ball,
+    mean_below,
+    printed_slack,
+    share_below,
+    shares_below,
+)
+from holdfast.certify.smoothing.radius import cdf_radius, half_space_radius, printed_radius, vote_radius
+from holdfast.errors import ConfigError
+
+SIGMA = 0.25
+
+
+def unit(rng, *shape):
+    v = rng.normal(size=shape)
+    return v / np.linalg.norm(v, axis=-1, keepdims=True)
+
+
+def one(value):
+    return np.array([value], dtype=np.float64)
+
+
+@pytest.mark.parametrize("x", [0.01, 0.1, 0.4, 1.0])
+def test_a_step_function_has_its_distance_for_a_radius(x):
+    """h = ±F by the sign of one coordinate: E h passes 0 exactly at the step, x away."""
+    share = norm.cdf(x / SIGMA)
+    mean = 2 * share - 1
+    assert half_space_radius(one(mean), one(0.0), SIGMA, 1.0)[0] == pytest.approx(x)
+    levels = np.linspace(-0.9, 1.0, 7)[None]
+    found = cdf_radius(levels, np.full((1, 7), share), one(0.0), SIGMA, 1.0)[0]
+    assert found == pytest.approx(x)
+    assert vote_radius(one(share), SIGMA)[0] == pytest.approx(x)
+    # Twice F and twice the projection are the same question.
+    assert half_space_radius(one(2 * mean), one(0.0), SIGMA, 2.0)[0] == pytest.approx(x)
+
+
+def test_the_ends_of_the_range():
+    assert half_space_radius(one(0.2), one(-1.5), SIGMA, 1.0)[0] == np.inf
+    assert half_space_radius(one(0.2), one(0.2), SIGMA, 1.0)[0] == 0
+    assert half_space_radius(one(-0.2), one(0.2), SIGMA, 1.0)[0] == 0
+    assert printed_radius(one(-0.1), SIGMA, 1.0)[0] == 0
+    assert cdf_radius(np.array([[0.5]]), np.array([[0.0]]), one(0.0), SIGMA, 1.0)[0] == 0
+    assert cdf_radius(np.array([[0.5]]), np.array([[0.9]]), one(-1.5), SIGMA, 1.0)[0] == np.inf
+    assert vote_radius(one(0.5), SIGMA)[0] == 0
+    assert vote_radius(one(0.9), SIGMA, need=0.6)[0] < vote_radius(one(0.9), SIGMA)[0]
+    with pytest.raises(ValueError, match="rise"):
+        cdf_radius(np.array([[0.5, 0.1]]), np.array([[0.9, 0.9]]), one(0.0), SIGMA, 1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), dim=st.integers(2, 12), spread=st.floats(0.02, 1.5))
+def test_the_whole_distribution_beats_the_mean_and_the_mean_beats_the_printed_radius(seed, dim, spread):
+    rng = np.random.default_rng(seed)
+    centre, nearer, farther = unit(rng, 3, dim)
+    h = centre + spread * rng.normal(size=(400, dim))
+    h /= np.maximum(1.0, np.linalg.norm(h, axis=1, keepdims=True))
+    g = h.mean(0)
+    if np.linalg.norm(g - nearer) > np.linalg.norm(g - farther):
+        nearer, farther = farther, nearer
+    pairs = Pairs.of(nearer[None], farther[None])
+    assert pairs.directions @ g > pairs.thresholds
+    seen = np.sort(h @ pairs.directions[0])
+    # These 400 vectors are the whole distribution here.
+    shares = 1 - np.arange(400) / 400
+    whole = cdf_radius(seen[None], shares[None], pairs.thresholds, SIGMA, 1.0)[0]
+    half = half_space_radius(one(seen.mean()), pairs.thresholds, SIGMA, 1.0)[0]
+    margin = np.linalg.norm(g - farther) - np.linalg.norm(g - nearer)
+    printed = printed_radius(one(margin), SIGMA, 1.0)[0]
+    assert whole >= half * (1 - 1e-9)
+    assert half >= printed * (1 - 1e-9)
+    assert printed > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), dim=st.integers(2, 40), n=st.sampled_from([100, 1000, 20000]))
+def test_on_samples_the_printed_form_is_never_above(seed, dim, n):
+    rng = np.random.default_rng(seed)
+    nearer, farther = unit(rng, 2, dim)
+    spread = rng.uniform(0.01, 0.5)
+    draw = lambda count: nearer + spread * rng.normal(size=(count, dim))  # noqa: E731
+    first, h = (v / np.maximum(1.0, np.linalg.norm(v, axis=1, keepdims=True)) for v in (draw(50), draw(n)))
+    answers = Answers(Pairs.of(nearer[None], farther[None]), first, 1.0)
+    answers.add(h)
+    g = h.mean(0)
+    margin = np.linalg.norm(g - farther) - np.linalg.norm(g - nearer) - printed_slack(n, 0.01, dim, 1.0)
+    printed = printed_radius(one(margin), SIGMA, 1.0)[0]
+    for form in ("cdf", "half-space"):
+        assert answers.radii(SIGMA, 0.01, form)[0] >= printed
+
+
+def test_confidence_bounds_are_the_textbooks():
+    for k, n in ((0, 10), (1, 10), (7, 10), (10, 10)):
+        want = beta.ppf(0.05, k, n - k + 1) if k else 0.0
+        assert share_below(np.array([k]), n, 0.05)[0] == pytest.approx(want)
+    counts = np.array([[900, 500]])
+    assert (shares_below(counts, 1000, 0.01) >= share_below(counts, 1000, 0.01 / 4)).all()
+    assert mean_below(one(0.5), 200, 0.01, 1.0)[0] == pytest.approx(0.5 - math.sqrt(2 * math.log(100) / 200))
+    assert ball(100, 0.01, 2.0) == pytest.approx(0.2 * (1 + math.sqrt(2 * math.log(100))))
+    assert printed_slack(3, 0.04, 99, 1.0) == pytest.approx(4 * math.sqrt(8 * math.log(10**4) / 9))
+
+
+def smooth_mean(x):
+    return quad(lambda z: math.tanh(3 * (x + SIGMA * z)) * norm.pdf(z), -8, 8)[0]
+
+
+@pytest.mark.parametrize(
+    ("h", "g"),
+    [(np.sign, lambda x: 2 * norm.cdf(x / SIGMA) - 1), (lambda u: np.tanh(3 * u), smooth_mean)],
+    ids=["step", "smooth"],
+)
+@pytest.mark.parametrize("form", ["cdf", "half-space"])
+def test_a_radius_is_wrong_no_more_often_than_alpha(h, g, form):
+    """A line of images and a known g: the true radius is where g passes the threshold."""
+    x, alpha, n, threshold = 0.2, 0.1, 120, 0.1
+    true = x - brentq(lambda u: g(u) - threshold, -1, x)
+    pairs = Pairs(np.ones((1, 1)), one(threshold))
+    rng = np.random.default_rng(0)
+    wrong, repeats, sizes = 0, 3000, []
+    for _ in range(repeats):
+        first, samples = (h(x + SIGMA * rng.normal(size=(count, 1))) for count in (30, n))
+        answers = Answers(pairs, first, 1.0)
+        answers.add(samples)
+        sizes.append(answers.radii(SIGMA, alpha, form)[0])
+        wrong += sizes[-1] > true
+    assert binomtest(wrong, repeats, alpha, alternative="greater").pvalue > 1e-3
+    assert 0 < np.mean(sizes) < true
+
+
+def test_the_kth_smallest_radius_is_wrong_no_more_often_than_alpha():
+    """Forty thresholds on one projection: at a radius at most k − 1 of them may be passed."""
+    x, alpha, n, k = 0.2, 0.2, 150, 3
+    g = lambda u: 2 * norm.cdf(u / SIGMA) - 1  # noqa: E731
+    thresholds = np.linspace(-0.2, 0.2, 40)
+    radii = np.sort([x - brentq(lambda u, t=t: g(u) - t, -2, 2) for t in thresholds])
+    pairs = Pairs(np.ones((40, 1)), thresholds)
+    rng = np.random.default_rng(1)
+    wrong, repeats = 0, 1500
+    for _ in range(repeats):
+        first, samples = (np.sign(x + SIGMA * rng.normal(size=(count, 1))) for count in (30, n))
+        answers = Answers(pairs, first, 1.0)
+        answers.add(samples[:100])
+        answers.add(samples[100:])
+        wrong += answers.top_radius(k, SIGMA, alpha) > radii[k - 1]
+    assert answers.n == n
+    assert binomtest(wrong, repeats, alpha, alternative="greater").pvalue > 1e-3
+    assert answers.top_radius(41, SIGMA, alpha) == np.inf
+
+
+def test_pairs_say_who_is_nearer():
+    rng = np.random.default_rng(2)
+    nearer, farther, points = rng.normal(size=(3, 50, 5))
+    pairs = Pairs.of(nearer, farther)
+    said = np.einsum("ij,ij->i", pairs.directions, points) > pairs.thresholds
+    assert (
+        said == (np.linalg.norm(points - nearer, axis=1) < np.linalg.norm(points - farther, axis=1))
+    ).all()
+    equal = Pairs.of(nearer[:1], nearer[:1])
+    answers = Answers(equal, points, 4.0)
+    answers.add(points)
+    assert answers.radii(SIGMA, 0.01)[0] == 0
+
+
+def test_every_other_vector_meets_the_positive_that_keeps_it_off_best():
+    rng = np.random.default_rng(3)
+    mean, same, other = rng.normal(size=4), rng.normal(size=(6, 4)), rng.normal(size=(9, 4))
+    pairs = class_pairs(mean, same, other)
+    for j, negative in enumerate(other):
+        margins = []
+        for positive in same:
+            single = Pairs.of(positive[None], negative[None])
+            margins.append(float(single.directions[0] @ mean - single.thresholds[0]))
+        assert pairs.directions[j] @ mean - pairs.thresholds[j] == pytest.approx(max(margins))
+    assert len(candidate_pairs(same[0], other)) == 9
+    with pytest.raises(ConfigError, match="both need a vector"):
+        class_pairs(mean, same[:0], other)
