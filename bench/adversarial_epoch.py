@@ -1,8 +1,9 @@
 """CA-TRIDE's epoch against HM's, and each one's step against its floor of forwards and backwards.
 
 C2F2 on the bundled Fashion-MNIST images at eps 77/255, the same batches; CA-TRIDE makes half of HM's PGD
-steps (32 and 16, the papers' counts; `--search 8` for another), early stop off. Half the steps on half the
-images is a quarter of the gradients; the loss on the perturbed triplets costs both nearly the same. The
+steps (32 and 16, the papers' counts; `--search 8` for another), early stop off. An "epoch" is two batches:
+a CAP and an ANP one. Half the steps on half the images is a quarter of the adversary's gradients; the loss
+is on three images a triplet for CA-TRIDE and on five for HM, whose structure term needs two clean ones. The
 floor of a step is what cannot be left out, on ready tensors with a bare loss: the clean forward, the input
 gradients of the images that move, the forward and backward of the perturbed triplets, the optimiser.
 Processor time.

@@ -4,9 +4,8 @@ The same network (C2F2, briefly trained on the bundled images), images, targets,
 evaluations a start. The plain form is written here from its definition: equal signed steps of 3/255 from
 the clean image (for es from a point beside it), the last one kept; with restarts also from random points
 of the box, the best of the last ones kept. Scores are shares of ranks, hits, cosines and shifts; less is
-better for the attacker, and the gain is plain − ours, image by image. Three lines at the end: the least
-gain of any attack with one start, the same with three starts for both, and the lower end of the 95 %
-interval of the gain over all attacks.
+better for the attacker, and the gain is plain − ours, image by image. At the end, for three starts each
+and for one: the lower end of the 95 % interval of the mean over attacks, and the least gain of any attack.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def main() -> None:
     far = drawn(0, rows, total, own)
     near = near_targets(0, rows, vectors[:QUERIES], candidates, own)
     pairs = er_sources(Given(candidates, classes[:4], queries=vectors[:4]), count=QUERIES // 4)
-    gains: dict[int, list[Tensor]] = {1: [], STARTS: []}
+    gains: dict[int, list[Tensor]] = {STARTS: [], 1: []}
     for starts, eps in product(gains, (8 / 255, 77 / 255)):
         for name in OBJECTIVES:
             given = Given(candidates, mine, near if name[-1] == "-" else far, own, vectors)
@@ -115,12 +114,19 @@ def main() -> None:
                 f"gain {mean:.4f} [{low:.4f}, {high:.4f}]",
                 flush=True,
             )
+    # All attacks but the last have the same images: what an image adds to each of them is one observation.
+    for starts, found in gains.items():
+        low, _ = interval(torch.stack([gain for gain in found if len(gain) == QUERIES]).mean(0))
+        against = f"plain last-iterate PGD, {starts} starts each, equal gradients"
+        report(
+            f"attack_strength ({starts}, mean)", low, 0.0, "higher", f"{against}; 95 % interval's lower end"
+        )
     for starts, found in gains.items():
         least = min(float(gain.mean()) for gain in found)
-        against = f"plain last-iterate PGD, {starts} starts each, equal gradients; the least gain of all"
-        report(f"attack_strength ({starts})", least, 0.0, "higher", against)
-    low, _ = interval(torch.cat(gains[1]))
-    report("attack_strength", low, 0.0, "higher", "the same; lower end of the 95 % interval of the mean gain")
+        against = (
+            f"plain last-iterate PGD, {starts} starts each, equal gradients; the least gain of any attack"
+        )
+        report("attack_strength" + f" ({starts})" * (starts > 1), least, 0.0, "higher", against)
 
 
 if __name__ == "__main__":

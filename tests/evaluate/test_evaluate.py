@@ -151,7 +151,7 @@ def test_bad_input(tmp_path, embedder):
     with pytest.raises(DataError, match="needs labels"):
         evaluate(embedder, images(np.zeros((3, 1, 4, 4)), None), tmp_path / "a")
     with pytest.raises(ConfigError, match="both"):
-        evaluate(embedder, many(), tmp_path / "a", queries=3)
+        evaluate(embedder, many(), tmp_path / "a", candidates=3)
     with pytest.raises(DataError, match="ask for fewer"):
         evaluate(embedder, many(10), tmp_path / "a", queries=9, candidates=9)
     with pytest.raises(DataError, match="two images"):
@@ -166,3 +166,12 @@ def test_pictures_of_the_worst_are_kept(tmp_path, grey):
     shown = {done.rows.columns["query"][i] for part in sheet(done.rows).values() for i in part}
     assert shown <= set(pictures)
     assert data.decode(pictures["i3"], SPEC).tolist() == np.full((1, 4, 4), 30).tolist()
+
+
+def test_queries_alone_are_asked_against_all_the_rest(embedder, tmp_path):
+    done = evaluate(embedder, many(30), tmp_path / "some", queries=4, ks=(1,))
+    assert len(done.rows) == 4
+    assert (done.rows.columns["relevant"] <= 26).all()
+    again = evaluate(embedder, many(30), tmp_path / "named", queries=4, candidates=26, ks=(1,))
+    for name in ("query", "first_rank", "relevant"):
+        assert (done.rows.columns[name] == again.rows.columns[name]).all()

@@ -275,7 +275,7 @@ def test_presets_and_threats_on_the_command_line(tmp_path):
 
 
 def test_a_collapse_is_reported_as_it_begins_and_once():
-    watch = Watch(0.0)
+    watch = Watch()
 
     def look(step, distance, separability):
         return list(watch.look(step, 10, {"mean_distance": distance, "separability": separability}))
@@ -285,6 +285,8 @@ def test_a_collapse_is_reported_as_it_begins_and_once():
     assert look(5, 0.04, 0.01) == []
     assert ["has collapsed" in said for said in look(6, 1e-4, 0.0)] == [True]
     assert look(7, 1e-5, 0.0) == []
+    watch = Watch(watch.spread, watch.said)
+    assert look(8, 1e-5, 0.0) == [], "nor after a resume"
 
 
 def test_a_constant_network_is_refused():

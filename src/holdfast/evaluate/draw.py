@@ -18,10 +18,10 @@ KS = (1, 10, 20, 40)
 def draw_or_all(
     images: ImageSet, queries: int | None, candidates: int | None, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Disjoint queries and candidates of that number, or everyone against everyone."""
-    if (queries is None) != (candidates is None):
-        raise ConfigError("give both the number of queries and of candidates, or neither")
-    if queries is None or candidates is None:
+    """Disjoint queries and candidates of that number (None: all the rest), or everyone against everyone."""
+    if queries is None and candidates is not None:
+        raise ConfigError("a number of candidates needs a number of queries; give both, or neither")
+    if queries is None:
         if len(images) < 2:
             raise DataError(f"an evaluation needs at least two images; found {len(images)}")
         everyone = np.arange(len(images))

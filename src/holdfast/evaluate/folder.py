@@ -30,6 +30,7 @@ ROWS = "rows.csv.gz"
 SUMMARY = "summary.json"
 RETRIEVAL, CERTIFICATION, CURVE = "retrieval", "certification", "certified curve"
 SUITE, ER_RECALL = "attack suite", "er-recall"
+SMOOTHED = "smoothed retrieval"
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.errors import DataError
 from holdfast.evaluate.rows import Rows
 from holdfast.metrics import percentiles, resamples
 from holdfast.metrics.robustness import (
@@ -144,6 +145,9 @@ def score_suite(rows: Rows) -> SuiteScores:
     )
 
 
+_ALIKE = ("images", "queries", "candidates", "seed", "threat", "search")
+
+
 def ars_difference(ours: Sequence[Rows], theirs: Sequence[Rows]) -> tuple[list[float], Interval]:
     """By how much the ARS (ratio) of one way of training is above another's: seed by seed, and the mean's interval.
 
@@ -151,9 +155,12 @@ def ars_difference(ours: Sequence[Rows], theirs: Sequence[Rows]) -> tuple[list[f
     interval resamples them together. It speaks of queries, not of other training seeds.
     """
     gaps, draws = [], []
-    for one, other in zip(map(Measured, ours), map(Measured, theirs), strict=True):
-        if one.count != other.count or not (one.complete and other.complete):
-            raise ValueError("suites can be compared only if both are whole and ask the same queries")
+    for mine, yours in zip(ours, theirs, strict=True):
+        if any(mine.header["config"][name] != yours.header["config"][name] for name in _ALIKE):
+            raise DataError("two suites can be compared only where they attack the same queries alike")
+        one, other = Measured(mine), Measured(yours)
+        if not (one.complete and other.complete):
+            raise DataError("two suites can be compared only where both hold every attack of ERS")
         whole = np.arange(one.count)
         gaps.append(one.ars_ratio(whole).value - other.ars_ratio(whole).value)
         draws.append([one.ars_ratio(at).value - other.ars_ratio(at).value for at in resamples(one.count)])

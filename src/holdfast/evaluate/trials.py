@@ -60,7 +60,8 @@ def make_trials(scene: Scene, gallery: Candidates, attack: str, seed: int, span:
             same = scene.query_labels[rows, None] == scene.candidate_labels[None]
             away = away.masked_fill(same, torch.inf)
         targets = away.argmin(1)
-    given = Given(gallery, scene.query_labels[rows], targets, own)
+    # GTM and GTT choose what they aim at themselves, as an attacker does; here it is only named.
+    given = Given(gallery, scene.query_labels[rows], None if attack in ("gtm", "gtt") else targets, own)
     return Trials(attack, span, scene.asked[rows], numbers, clean, given, targets)
 
 

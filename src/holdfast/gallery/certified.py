@@ -160,7 +160,8 @@ def certified_search(
         if bounder is None:
             return Asked(embedding, None, embedder.unit_norm)
         sharper = None
-        if threat.who == "query" and method in ("elided", "crown"):
+        sharp = method == "crown" or (method == "elided" and bounder.certifier.split is not None)
+        if threat.who == "query" and sharp:
             sharper = Sharper(bounder.certifier, method, image, size, k)
         return Asked(embedding, bounder.features(images, size), embedder.unit_norm, sharper)
 

@@ -9,6 +9,7 @@ from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, ImageSource, to_unit
 from holdfast.models.modes import evaluating, set_batch_norm_eval
 from holdfast.models.registry import MODELS, build
+from holdfast.models.smoothed import Smoothed
 from holdfast.models.wrap import wrap
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Foreign",
     "ImageSource",
     "Images",
+    "Smoothed",
     "build",
     "evaluating",
     "find",

@@ -16,10 +16,11 @@ from holdfast.models.checkpoint import load
 from holdfast.models.embedder import Embedder
 from holdfast.models.foreign import Foreign
 from holdfast.models.onnx import onnx_embedder
+from holdfast.models.smoothed import Smoothed
 from holdfast.models.wrap import wrap
 from holdfast.spec import ImageSpec
 
-AnyEmbedder = Embedder | Foreign
+AnyEmbedder = Embedder | Foreign | Smoothed
 
 
 def find(named: str | Path, spec: ImageSpec | None = None) -> AnyEmbedder:

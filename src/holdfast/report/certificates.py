@@ -15,7 +15,7 @@ from holdfast.threat import Threat
 METHODS = {
     "paper": "distance bounds of the paper (Eq. 17, 18)",
     "interval": "exact comparison over the box of embeddings",
-    "elided": "exact comparison over the boxes of embeddings and of what the last layer sees",
+    "elided": "exact comparison over the boxes of embeddings and, if the last layer is linear, of what it sees",
 }
 ABOVE = "above the clean hit rate: this cannot be, the certificate is wrong"
 

@@ -17,7 +17,7 @@ from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import THREATS, Job, Plan
 from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
-from holdfast.reproduce.suites import SUITE_ROWS, Value, mean_value, suite_values
+from holdfast.reproduce.suites import CLEAN, RETRIEVAL_ROWS, SUITE_ROWS, Value, mean_value, suite_values
 
 METRICS = {
     ("paper", "recall"): "recall",
@@ -69,14 +69,15 @@ def read_targets(folder: Path) -> dict[tuple[Any, ...], float]:
 
 def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
     """Every cell that the rows give, and every printed one, with `ours` empty where there are no rows."""
-    found: dict[tuple[Any, ...], list[NDArray[np.float64]]] = {}
-    for job in plan.jobs():
+    by_seed: dict[tuple[Any, ...], dict[int, NDArray[np.float64]]] = {}
+    for job in plan.places():
         kept = rows_folder(folder, preset, job)
         files = [kept / ER_ROWS] if (kept / ER_ROWS).exists() else []
         files += [kept / f"{test}.csv.gz" for test in plan.tests] if (kept / RUN).exists() else []
         for file in files:
             for key, values in _of_job(file, job, plan.ks):
-                found.setdefault(key, []).append(values)
+                by_seed.setdefault(key, {})[job.seed] = values
+    found = {key: list(values.values()) for key, values in by_seed.items()}
     printed = read_targets(folder)
     cells = _suite_cells(folder, preset, plan, printed)
     known = {cell.key for cell in cells}
@@ -99,25 +100,26 @@ def _suite_cells(folder: Path, preset: str, plan: Plan, printed: dict[tuple[Any,
     """The cells of attack suites; `k` is 0, `metric` the column of the paper's table."""
     if plan.suite is None:
         return []
-    found: dict[tuple[Any, ...], list[Value]] = {}
+    found: dict[tuple[Any, ...], dict[int, Value]] = {}
     trials: dict[tuple[Any, ...], int] = {}
-    scores, seen = plan.suite.scores, set()
+    scores = plan.suite.scores
     for job in plan.places():
         kept, own = rows_folder(folder, preset, job), job.tables[job.eps[0]]
-        if not (kept / SUITE_ROWS).exists() or (job.name, own) in seen:
+        if not (kept / SUITE_ROWS).exists():
             continue
-        seen.add((job.name, own))
-        trials_of_job = read_header(kept / SUITE_ROWS)["n"]
+        asked = {name: read_header(kept / name)["n"] for name in (RETRIEVAL_ROWS, SUITE_ROWS)}
         for (score, column), value in suite_values(kept).items():
             if own not in scores.values() and score == "ers" and column != "ERS":
                 continue
             table = scores[score] if own in scores.values() else own
             key = (table, job.dataset, job.model, job.method, "suite", job.eps[0], 0, column)
-            found.setdefault(key, []).append(value)
-            trials[key] = trials.get(key, 0) + trials_of_job
+            if job.seed not in found.setdefault(key, {}):
+                source = RETRIEVAL_ROWS if column in CLEAN else SUITE_ROWS
+                trials[key] = trials.get(key, 0) + asked[source]
+            found[key][job.seed] = value
     cells = []
     for key, values in found.items():
-        ours, low, high = mean_value(values)
+        ours, low, high = mean_value(list(values.values()))
         table, dataset, model, method, threat, eps, k, metric = key
         cells.append(
             Cell(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast.evaluate.rows import read_rows
 from holdfast.evaluate.scores import ars_difference
@@ -51,12 +52,15 @@ def _head(folder: Path, preset: str, plan: Plan) -> str:
     asked = f"{plan.queries:,} queries against {plan.candidates:,} candidates"
     if plan.suite is not None:
         found = "all other" if plan.suite.candidates is None else f"{plan.suite.candidates:,}"
-        asked = f"{plan.suite.queries:,} attacked queries (unless a data set says otherwise) against {found} images"
+        asked = (
+            f"{plan.suite.queries:,} attacked queries ({plan.suite.clean_queries:,} in the columns without an "
+            f"attack; a data set may say otherwise) against {found} images"
+        )
     return (
         f"{text}\n\nThis page is generated from the rows by `holdfast reproduce {folder.name} --preset {preset}`. "
         f"In every cell the printed number comes first, then ours: the mean over training seeds at {asked}, "
-        "compared at two decimals. A dash stands for what is not printed or "
-        "was not run. `cells.json` has every cell with a 95 % interval."
+        "as far as the paper prints it. A dash stands for what is not printed or was not run. `cells.json` has "
+        "every cell, with a 95 % interval where it is a mean over queries."
     )
 
 
@@ -107,19 +111,23 @@ def _differences(folder: Path, preset: str, plan: Plan) -> str:
                 continue
             ours, theirs = kept[dataset, model, one], kept[dataset, model, other]
             seeds = sorted({*ours} & {*theirs})
+            if not seeds:
+                continue
             gaps, (low, high) = ars_difference(
                 [read_rows(ours[seed]) for seed in seeds], [read_rows(theirs[seed]) for seed in seeds]
             )
             gap, each = sum(gaps) / len(gaps), ", ".join(f"{value:+.1f}" for value in gaps)
-            lines.append(f"| {dataset} | {one} − {other} | {gap:+.1f} | {low:+.1f} to {high:+.1f} | {each} |")
+            lines.append(
+                f"| {dataset}, {model} | {one} − {other} | {gap:+.1f} | {low:+.1f} to {high:+.1f} | {each} |"
+            )
     if not lines:
         return ""
     head = "| data set | difference | ARS | 95 % interval over queries | by seed |\n|---|---|---|---|---|"
-    return "## Differences in ARS at one budget\n\n" + "\n".join([head, *lines])
+    return "## Differences in ARS\n\n" + "\n".join([head, *lines])
 
 
 def _telemetry(folder: Path, preset: str, plan: Plan) -> str:
-    """Figures 4 and 5 as numbers: how far apart embeddings are on the way, and how far the adversary moves them."""
+    """How far apart embeddings are on the way, and how far the adversary moves them: Figures 4 and 5 of seed 004."""
     lines = []
     for job in plan.jobs():
         log = read_log(rows_folder(folder, preset, job) / LOG_ROWS)
@@ -130,8 +138,8 @@ def _telemetry(folder: Path, preset: str, plan: Plan) -> str:
         said = "; ".join(record["warning"].split(":")[1].strip() for record in log if "warning" in record)
         cells = [
             " ".join(_number(record["mean_distance"]) for record in at),
-            " ".join(_number(record["separability"]) for record in at),
-            " ".join(_number(record.get("shift", 0.0) / record["mean_distance"]) for record in at),
+            " ".join(_number(record.get("separability")) for record in at),
+            " ".join(_number(_share(record)) for record in at),
             said or "–",
         ]
         lines.append(f"| {job.name} | " + " | ".join(cells) + " |")
@@ -139,9 +147,13 @@ def _telemetry(folder: Path, preset: str, plan: Plan) -> str:
         return ""
     head = "| run | mean distance | separability | shift / distance | said |\n|---|---|---|---|---|"
     return (
-        "## On the way (Figures 4 and 5)\n\nAt a quarter, half, three quarters and the end of each run.\n\n"
-        + "\n".join([head, *lines])
+        "## On the way\n\nAt a quarter, half, three quarters and the end of each run; the shift is that of the "
+        "images that the adversary moves.\n\n" + "\n".join([head, *lines])
     )
+
+
+def _share(record: dict[str, Any]) -> float | None:
+    return record["shift"] / record["mean_distance"] if record.get("shift") is not None else None
 
 
 def _table(number: str, cells: Sequence[Cell]) -> str:
@@ -172,16 +184,16 @@ def _suite_table(cells: Sequence[Cell]) -> str:
     """A row for each method on a data set, a column for each attack and score."""
     columns = list(dict.fromkeys(cell.metric for cell in sorted(cells, key=lambda c: _place(c.metric))))
     lines = [
-        "| data set | method | seeds | " + " | ".join(columns) + " |",
-        "|---" * (3 + len(columns)) + "|",
+        "| data set | network | method | seeds | " + " | ".join(columns) + " |",
+        "|---" * (4 + len(columns)) + "|",
     ]
-    rows: dict[tuple[str, str], dict[str, Cell]] = {}
+    rows: dict[tuple[str, str, str], dict[str, Cell]] = {}
     for cell in cells:
-        rows.setdefault((cell.dataset, cell.method), {})[cell.metric] = cell
-    for (dataset, method), mine in rows.items():
+        rows.setdefault((cell.dataset, cell.model, cell.method), {})[cell.metric] = cell
+    for (dataset, model, method), mine in rows.items():
         seeds = max(cell.seeds for cell in mine.values())
         shown = " | ".join(_percent(mine.get(column)) for column in columns)
-        lines.append(f"| {dataset} | {method} | {seeds or '–'} | {shown} |")
+        lines.append(f"| {dataset} | {model} | {method} | {seeds or '–'} | {shown} |")
     return "\n".join(lines)
 
 

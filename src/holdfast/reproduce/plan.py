@@ -77,12 +77,20 @@ class _Settings(_Table):
         return {name: dict(getattr(self, name)) for name in ("data", "model", "defence", "train")}
 
 
+class SuiteChange(_Table):
+    """What of the plan's suite is otherwise on a data set."""
+
+    queries: int | None = Field(default=None, ge=1)
+    clean_queries: int | None = Field(default=None, ge=1)
+    candidates: int | None = Field(default=None, ge=5)
+    steps: int | None = Field(default=None, ge=1)
+
+
 class DatasetPlan(_Settings):
     """A data set by the paper's name; defences that train for an eps get `train_eps`."""
 
     train_eps: str
-    suite: dict[str, Any] = {}
-    """What of the plan's suite is otherwise here."""
+    suite: SuiteChange = SuiteChange()
 
 
 class MethodPlan(_Settings):
@@ -97,7 +105,7 @@ class Experiment(_Table):
     """Methods compared on data sets with one network; `tables` gives each eps the number of its table.
 
     `sweep` names settings of the defence with some values each, and trains each method once with each of
-    them, as `METHOD-kappa=VALUE`: a figure's curve.
+    them, as `METHOD-SETTING=VALUE`: a figure's curve.
     """
 
     model: str
@@ -158,7 +166,7 @@ class Plan(_Table):
         """How the run's suite is run."""
         if self.suite is None:
             return None
-        return SuitePlan.model_validate(self.suite.model_dump() | self.datasets[job.dataset].suite)
+        return self.suite.model_copy(update=self.datasets[job.dataset].suite.model_dump(exclude_none=True))
 
     def _method(self, name: str) -> MethodPlan:
         if name not in self.methods:

@@ -31,25 +31,20 @@ def run_suite(
     embedder: models.Embedder, images: data.ImageSet, out: Path, kept: Path, job: Job, plan: SuitePlan
 ) -> None:
     """Measure a network without an attack and under every attack of ERS; the suite's rows come last."""
-    clean = evaluate(
-        embedder, images, out / "retrieval", ks=(1, 2), **_drawn(plan.clean_queries, images, job, plan)
-    )
+    drawn: dict[str, Any] = {"candidates": plan.candidates, "seed": job.seed}
+    clean = evaluate(embedder, images, out / "retrieval", ks=(1, 2), queries=plan.clean_queries, **drawn)
     attacked = attack_suite(
         embedder,
         images,
         out / "suite",
         job.suite_threat,
         settings=Settings(steps=plan.steps),
-        **_drawn(plan.queries, images, job, plan),
+        queries=plan.queries,
+        **drawn,
     )
     made = {LOG_ROWS: out / LOG, RETRIEVAL_ROWS: clean.folder / ROWS, SUITE_ROWS: attacked.folder / ROWS}
     for name, source in made.items():
         atomic_write(kept / name, source.read_bytes())
-
-
-def _drawn(queries: int, images: data.ImageSet, job: Job, plan: SuitePlan) -> dict[str, Any]:
-    candidates = len(images) - queries if plan.candidates is None else plan.candidates
-    return {"queries": queries, "candidates": candidates, "seed": job.seed}
 
 
 def suite_is_done(kept: Path, job: Job, plan: SuitePlan) -> bool:
@@ -57,10 +52,10 @@ def suite_is_done(kept: Path, job: Job, plan: SuitePlan) -> bool:
     path = kept / SUITE_ROWS
     if not path.exists():
         return False
-    config = read_header(path)["config"]
-    found = config["threat"], config["search"]["steps"], config["queries"]
-    other = plan.candidates is not None and config["candidates"] != plan.candidates
-    if other or found != (str(job.suite_threat), plan.steps, plan.queries):
+    config, clean = read_header(path)["config"], read_header(kept / RETRIEVAL_ROWS)["config"]
+    found = config["threat"], config["search"]["steps"], config["queries"], config["candidates"]
+    wanted = str(job.suite_threat), plan.steps, plan.queries, plan.candidates
+    if found != wanted or (clean["queries"], clean["candidates"]) != (plan.clean_queries, plan.candidates):
         raise ConfigError(f"{path} is of other settings than the plan's; remove it to run it anew")
     return True
 
@@ -92,6 +87,8 @@ def suite_values(kept: Path) -> dict[tuple[str, str], Value]:
 def _clean_values(rows: Rows) -> dict[str, Value]:
     """The columns without an attack, in percent; NMI is a number of the whole and has no interval."""
     some = rows.columns["relevant"] > 0
+    if not some.any():
+        return {}
     first = rows.columns["first_rank"][some]
     each = {"R@1": first <= 1, "R@2": first <= 2, "mAP": rows.columns["average_precision"][some]}
     values: dict[str, Value] = {}

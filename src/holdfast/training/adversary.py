@@ -47,8 +47,9 @@ class Found:
     """Perturbed images, and what the search cost."""
 
     images: Triple
-    gradients: int
+    gradients: int = 0
     """Images that were differentiated, over all steps."""
+    moved: Moves = "apn"
 
 
 def perturb(
@@ -83,7 +84,7 @@ def perturb(
             (gradient,) = torch.autograd.grad(loss, moved)
             moved = ball.project(moved.detach() - step * ball.steepest(gradient))
             count += len(moved)
-    return Found(images.moved(moves, moved.detach()), count)
+    return Found(images.moved(moves, moved.detach()), count, moves)
 
 
 def apart(one: Tensor, other: Tensor) -> Tensor:
@@ -125,9 +126,8 @@ def goal_of(objective: Objective, clean: Triple, attention: float) -> Goal:
     `shift` moves images away from where they were (EST), `together` brings positive and negative to one
     place (ACT), `hardness` raises H without end, and `collapseness` raises C as far as 0 (CAP, Eq. 10).
     """
-    still = clean.of("apn")
     goals: dict[Objective, Goal] = {
-        "shift": lambda z: -apart(z.of("apn"), still).mean(),
+        "shift": lambda z: -apart(z.of("apn"), clean.of("apn")).mean(),
         # The squared distance has the gradient's direction, and no singularity where they meet.
         "together": lambda z: (z.p - z.n).square().sum(),
         "hardness": lambda z: -hardness(z).mean(),

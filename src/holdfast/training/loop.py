@@ -89,10 +89,10 @@ def fit(
     model = processes.shared(embedder)
     modules: dict[str, nn.Module] = {"embedder": embedder, "defence": defence}
     state = folder / STATE
-    step, spent, watch = 0, 0.0, Watch(0.0)
+    step, spent, watch = 0, 0.0, Watch()
     if state.exists():
         kept = load_state(state, modules, optimiser)
-        step, watch = int(kept["step"]), Watch(float(kept["spread"]))
+        step, watch = int(kept["step"]), Watch(float(kept["spread"]), kept.get("said", "").split())
         spent = float(kept.get("cpu_seconds", 0.0))
         if kept["data"] != data or step > steps:
             raise RunError(f"{folder} was begun with other images or more steps; train into a new folder")
@@ -105,7 +105,13 @@ def fit(
     def save() -> None:
         if not processes.is_first():
             return
-        notes = {"step": step, "spread": watch.spread, "data": data, "cpu_seconds": cpu_seconds()}
+        notes = {
+            "step": step,
+            "spread": watch.spread,
+            "said": " ".join(sorted(watch.said)),
+            "data": data,
+            "cpu_seconds": cpu_seconds(),
+        }
         save_state(state, modules, optimiser, notes)
 
     log = Log(folder / LOG, step) if processes.is_first() else None

@@ -76,7 +76,9 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     say(dataset.reading)
     alone = int((np.unique(labels, return_counts=True)[1] == 1).sum())
     if alone:
-        say(f"{alone:,} classes have a single image: it has no partner and is only ever a negative")
+        say(
+            f"{alone:,} classes have a single image, which has no partner: it is left out of groups of one class"
+        )
     size = sum(parameter.numel() for parameter in embedder.parameters())
     say(
         f"training {config.model.name} ({size:,} parameters) on {len(training):,} images of {dataset.name}: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from torch import Tensor
 
@@ -43,32 +43,35 @@ def refuse_constant(embeddings: Tensor) -> None:
 class Watch:
     """Follows the batches' telemetry and says once what begins to go wrong."""
 
-    def __init__(self, spread: float) -> None:
+    def __init__(self, spread: float = 0.0, said: Iterable[str] = ()) -> None:
         self.spread = spread
         """The mean distance of the first batch that was looked at; 0 before."""
-        self._shrinking = self._collapsed = self._wide = False
+        self.said = set(said)
+        """What is not said again, also after a resume."""
 
     def look(self, step: int, steps: int, seen: Mapping[str, float]) -> Iterator[str]:
         """Sentences for the person who trains."""
         distance = seen["mean_distance"]
         self.spread = self.spread or distance
-        if distance < COLLAPSED * self.spread and not self._collapsed:
-            self._collapsed = self._shrinking = True
+        if distance < COLLAPSED * self.spread and self._first("collapsed"):
             yield f"step {step}: the embedding has collapsed (all outputs alike)"
-        elif not self._shrinking and self._collapsing(seen):
-            self._shrinking = True
+        elif "collapsed" not in self.said and self._collapsing(seen) and self._first("collapsing"):
             yield (
                 f"step {step}: a collapse begins: distances are {distance / self.spread:.0%} of the "
                 f"first ones, and classes stand apart by {seen['separability']:.1%} of them"
             )
         radius = seen.get("radius", 0.0)
-        if not self._wide and step >= steps / 2 and radius > distance:
-            self._wide = True
+        if step >= steps / 2 and radius > distance and self._first("wide"):
             yield (
                 f"step {step}: the boxes are larger (radius {radius:.3g}) than images are apart "
                 f"({distance:.3g}), so nothing is certified; begin the ramp earlier "
                 "(defence.ramp_start) or train for a smaller eps"
             )
+
+    def _first(self, what: str) -> bool:
+        new = what not in self.said
+        self.said.add(what)
+        return new
 
     def _collapsing(self, seen: Mapping[str, float]) -> bool:
         """Shrunk embeddings and entangled classes at once: the two faces of a collapse (seed 004, §4.3)."""

@@ -24,7 +24,7 @@ class GreedyWish(MatchWish):
 
 
 class GreedyMisrank(Misrank):
-    """The query is brought to the non-matching candidate that is nearest to begin with, or is given.
+    """The query is brought to the non-matching candidate that is nearest to begin with.
 
     The nearest is sought among all candidates with the matching ones masked, so its number is that
     of the gallery whatever order the gallery has.
@@ -35,8 +35,5 @@ class GreedyMisrank(Misrank):
 
     def bind(self, rows: slice, clean: Tensor) -> Wish:
         candidates, same, other = self.matching(rows, clean)
-        if self.given.targets is not None:
-            target = self.targets(rows)[:, 0].to(clean.device)
-        else:
-            target = candidates.distances(clean).masked_fill(~other, torch.inf).argmin(1)
+        target = candidates.distances(clean).masked_fill(~other, torch.inf).argmin(1)
         return GreedyWish(candidates, same, other, target)

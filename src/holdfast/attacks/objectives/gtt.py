@@ -24,7 +24,7 @@ class TranslocationWish(RankWish):
 
 
 class Translocation(Objective):
-    """The first hit of the clean query, or a given candidate, is pushed out of the top `k`; the query never counts."""
+    """The candidate that the clean query finds first is pushed out of the top `k`; the query itself is none."""
 
     name = "gtt"
     wants = "push the query's first result out of the top 4"
@@ -37,8 +37,6 @@ class Translocation(Objective):
 
     def bind(self, rows: slice, clean: Tensor) -> Wish:
         candidates, own = self.candidates.like(clean), self.own(rows, clean)
-        if self.given.targets is not None:
-            return TranslocationWish(candidates, False, self.k, self.targets(rows).to(clean.device), own)
         distances = candidates.distances(clean)
         present = without_own(torch.ones_like(distances, dtype=torch.bool), own)
         first = distances.masked_fill(~present, torch.inf).argmin(1)

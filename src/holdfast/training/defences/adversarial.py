@@ -81,7 +81,7 @@ class Adversarial(Defence):
             )
         images = Triple(*(batch.images[rows] for rows in chosen))
         clean = Triple(*(known[rows] for rows in chosen))
-        still = clean.of("apn")
+        still = clean
         self.attention = self.attend(known, batch.labels)
         logs = {
             "hardness": hardness(clean).mean().item(),
@@ -89,7 +89,7 @@ class Adversarial(Defence):
             "attention": self.attention,
         }
         if at.done < self.options.warm_up:
-            found = Found(images, 0)
+            found = Found(images)
         else:
             found = self.attack(embedder, images, clean, at)
         rows = [found.images.of("apn")]
@@ -100,9 +100,13 @@ class Adversarial(Defence):
             clean = replace(clean, a=parts[3], p=parts[4])
         embeddings = Triple(*parts[:3])
         logs["gradients"] = float(found.gradients)
-        logs["shift"] = apart(embeddings.of("apn").detach(), still).mean().item()
+        logs |= self.shifts(apart(embeddings.of(found.moved).detach(), still.of(found.moved)).mean(), at)
         loss = self.loss(found, embeddings, clean, at)
         return Terms(loss, known, logs)
+
+    def shifts(self, shift: Tensor, at: Moment) -> dict[str, float]:
+        """What the log says of how far the adversary shifted the embeddings of the images that it moved."""
+        return {"shift": shift.item()}
 
     def attend(self, known: Tensor, labels: Tensor) -> float:
         """λ of this step's collapseness."""

@@ -51,12 +51,14 @@ class CaTride(Adversarial):
     Options = CaTrideOptions
     options: CaTrideOptions
     _seen: Tensor
+    _shifts: Tensor
 
     def __init__(self, options: CaTrideOptions, classes: int) -> None:
         super().__init__()
         self.options = options
         # Running means of the distances within and between classes; saved, so that a resumed run is the same.
         self.register_buffer("_seen", torch.zeros(3, dtype=torch.float64))
+        self.register_buffer("_shifts", torch.full((2,), torch.nan))
 
     def attend(self, known: Tensor, labels: Tensor) -> float:
         """λ, for `auto` 0.77·e / ((1 − e)·d_inter) with the entanglement e = d_intra / d_inter.
@@ -78,6 +80,12 @@ class CaTride(Adversarial):
         if self.options.stages == "both":
             return "anp" if at.step % 2 else "cap"
         return self.options.stages
+
+    def shifts(self, shift: Tensor, at: Moment) -> dict[str, float]:
+        """The last shift of each stage, and their mean: every logged step is of the same stage."""
+        self._shifts[int(self.stage(at) == "anp")] = shift
+        known = {name: s for name, s in zip(("cap", "anp"), self._shifts.tolist(), strict=True) if s == s}
+        return {f"shift_{name}": s for name, s in known.items()} | {"shift": sum(known.values()) / len(known)}
 
     def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
         if self.stage(at) == "cap":

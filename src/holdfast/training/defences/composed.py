@@ -8,17 +8,17 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from holdfast.training.adversary import SHIFT_JITTER, Found, Moves, Objective, Triple, goal_of
-from holdfast.training.defences.adversarial import Adversarial, AdversarialOptions
+from holdfast.training.defences.adversarial import ATTENTION, Adversarial, AdversarialOptions
 from holdfast.training.defences.base import Moment
 
 
 class ComposedOptions(AdversarialOptions):
-    """`est`, `act` and CAP are three of the combinations; the step's schedule is `step` and `progressive`."""
+    """The adversaries of `est`, `act` and CAP are three of the combinations; the schedule is `step`, `progressive`."""
 
     name: Literal["adversarial"] = "adversarial"
     moves: Moves = "apn"
     objective: Objective = "collapseness"
-    attention: float = 10.0
+    attention: float = ATTENTION
     """λ of the objective `collapseness`."""
 
     @model_validator(mode="after")

@@ -1,0 +1,263 @@
+"""Certified retrieval by a smoothed embedder, over queries: radii, rejections and abstentions as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.certify.smoothing import Answers, Form, class_pairs
+from holdfast.certify.smoothing.confidence import ball, printed_slack, share_below
+from holdfast.certify.smoothing.radius import printed_radius, vote_radius
+from holdfast.data import ImageSet
+from holdfast.errors import ConfigError
+from holdfast.evaluate.draw import draw_or_all, ordered_ks
+from holdfast.evaluate.folder import ROWS, SMOOTHED, Task, pending
+from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.metrics import bootstrap
+from holdfast.models import Embedder, Foreign, to_unit
+from holdfast.models.smoothed import Smoothed
+from holdfast.progress import bar
+
+FORMS: tuple[Form, ...] = ("cdf", "half-space")
+RULES = ("paper", "half-space", "cdf", "votes")
+"""The printed form; the tight forms of the same deployed search; and the majority of noisy copies, another rule."""
+BLOCK = 5
+SIZES = 9
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """How rankings are smoothed: the noise, and how many samples say what about it.
+
+    `n` samples of a query answer; `first` others choose what is asked and place levels; a gallery vector is
+    the mean of `gallery`, and from then on just a number. `alpha` is each query's probability that its
+    radius is too large.
+    """
+
+    sigma: float
+    n: int = 1000
+    alpha: float = 0.01
+    first: int = 100
+    gallery: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha is a probability between 0 and 1, not {self.alpha}")
+        if min(self.n, self.first, self.gallery) < 1:
+            raise ConfigError("smoothing needs at least 1 sample of each kind")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One rule at one K: recall of the smoothed search, and what is certified."""
+
+    rule: str
+    k: int
+    queries: int
+    recall: float
+    certified: float
+    """Share of the queries with a right hit and a radius above 0."""
+    rejected: float
+    """Share with a right hit and no radius: the samples do not settle it."""
+    mean_radius: float
+    """Over all queries, 0 where nothing is certified."""
+    radii: tuple[float, ...]
+    recall_at: tuple[float, ...]
+    """Recall@K(r) at each of `radii`."""
+    interval: tuple[float, float]
+    """Of `mean_radius`."""
+
+
+@dataclass(frozen=True)
+class SmoothedCertification:
+    """A finished evaluation of a smoothed search."""
+
+    folder: Path
+    rows: Rows
+    table: tuple[Line, ...]
+
+
+def certify_smoothed(
+    base: Embedder | Foreign,
+    images: ImageSet,
+    out: str | Path,
+    smoothing: Smoothing,
+    *,
+    queries: int | None = None,
+    candidates: int | None = None,
+    seed: int = 0,
+    ks: Sequence[int] = (1, 5),
+    bound: float | None = None,
+) -> SmoothedCertification:
+    """Certify that a query's class stays among the top K of the smoothed search, in ℓ2, for each query.
+
+    The gallery is smoothed once and frozen; only queries are altered. Each radius is wrong with probability
+    at most `smoothing.alpha`; divide it by the number of queries for a statement about all of them.
+    """
+    labels = images.require_labels("certified recall")
+    asked, found = draw_or_all(images, queries, candidates, seed)
+    ks = ordered_ks(ks, len(found))
+    noise = {"noise": asdict(smoothing)}
+    settings = {"queries": queries, "candidates": candidates, "seed": seed, "ks": ks, **noise}
+    frozen = Smoothed(base, smoothing.sigma, smoothing.gallery, seed=smoothing.seed, bound=bound)
+    check_samples(smoothing, max(ks), frozen.bound)
+    task = Task(Path(out), SMOOTHED, frozen, images, settings)
+    if task.finished():
+        return read_smoothed(task.folder)
+    with task.writing(len(asked), _columns(ks)) as writer:
+        gallery = task.vectors(found).double().numpy()
+        with bar("sampling queries", len(asked), writer.done) as advance:
+            for _, span in pending([(None, len(asked), BLOCK)], writer.done):
+                rows = []
+                for number in asked[span.start : span.stop]:
+                    others = found != number
+                    same = labels[found] == labels[number]
+                    row = {"query": images.ids[number], "label": int(labels[number])}
+                    image = to_unit(images.batch([int(number)]))[0]
+                    rows.append(row | _row(frozen, image, gallery[others], same[others], ks, smoothing))
+                    advance()
+                writer.append(rows)
+        task.finish(writer, [asdict(line) for line in _table(writer.read())])
+    return read_smoothed(task.folder)
+
+
+def parse_smoothing(text: str) -> Smoothing:
+    """`sigma=0.1,n=1000,alpha=0.01` as a `Smoothing`; `sigma` must be there."""
+    kinds = {field.name: float if field.name in ("sigma", "alpha") else int for field in fields(Smoothing)}
+    values: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name not in kinds:
+            raise ConfigError(
+                f"smoothing is given as sigma=0.1,n=1000,… with {', '.join(kinds)}; found '{part}'"
+            )
+        try:
+            values[name] = kinds[name](value)
+        except ValueError:
+            raise ConfigError(f"smoothing: {name} is a number, not '{value}'") from None
+    if "sigma" not in values:
+        raise ConfigError("smoothing needs the noise's standard deviation, for example sigma=0.1,n=1000")
+    return Smoothing(**values)
+
+
+def check_samples(smoothing: Smoothing, k: int, bound: float) -> None:
+    """Refuse, before any work, a number of samples that cannot certify anything at this alpha."""
+    most = float(share_below(np.array([smoothing.n]), smoothing.n, smoothing.alpha / k)[0])
+    if most <= 0.5:
+        least = int(np.log(smoothing.alpha / k) / np.log(0.5)) + 1
+        raise ConfigError(
+            f"{smoothing.n} samples cannot certify anything at alpha {smoothing.alpha:g}; take at least {least}, "
+            "and a thousand to certify much"
+        )
+
+
+def read_smoothed(folder: Path) -> SmoothedCertification:
+    """A finished evaluation from its folder."""
+    rows = read_rows(folder / ROWS)
+    return SmoothedCertification(folder, rows, _table(rows))
+
+
+def _row(
+    frozen: Smoothed,
+    image: Tensor,
+    gallery: NDArray[np.float64],
+    same: NDArray[np.bool_],
+    ks: Sequence[int],
+    how: Smoothing,
+) -> dict[str, Any]:
+    """What the samples say of one query. A query whose class, or every other, has no candidate has no radius."""
+    first = torch.cat(list(frozen.sample(image, 0, how.first))).double().numpy()
+    asked = same.any() and not same.all()
+    answers = None
+    if asked:
+        pairs = class_pairs(first.mean(0), gallery[same], gallery[~same])
+        answers = Answers(pairs, first, frozen.bound)
+    total = np.zeros(gallery.shape[1])
+    votes = np.zeros(len(ks), dtype=np.int64)
+    for part in frozen.sample(image, how.first, how.first + how.n):
+        vectors = part.double().numpy()
+        total += vectors.sum(0)
+        if answers is not None:
+            answers.add(vectors)
+            votes += [int((_ahead(vectors, gallery, same) < k).sum()) for k in ks]
+    mean = total / how.n
+    away = np.linalg.norm(gallery - mean, axis=1)
+    row: dict[str, Any] = {"answerable": int(asked)}
+    ahead = int(_ahead(mean[None], gallery, same)[0]) if asked else len(gallery)
+    margin = float(away[~same].min() - away[same].min()) if asked else -np.inf
+    slack = printed_slack(how.n, how.alpha, gallery.shape[1], frozen.bound)
+    # The search itself abstains where its estimate may be on the other side.
+    row["abstains"] = int(margin <= 2 * ball(how.n, how.alpha, frozen.bound)) if asked else 1
+    row["margin"] = margin if asked else 0.0
+    for i, k in enumerate(ks):
+        row[f"recall_{k}"] = int(ahead < k)
+        row[f"voted_{k}"] = int(2 * votes[i] > how.n)
+        if k == 1:
+            # Algorithm 1: a query whose margin the samples do not settle is rejected, with radius -1.
+            known = margin - slack >= 0
+            printed = printed_radius(np.array([margin - slack]), how.sigma, frozen.bound)[0]
+            row["paper_1"] = float(printed) if known else -1.0
+        for form in FORMS:
+            radius = answers.top_radius(k, how.sigma, how.alpha, form) if answers is not None else 0.0
+            row[f"{form}_{k}"] = float(radius)
+        share = share_below(votes[i : i + 1], how.n, how.alpha)
+        row[f"votes_{k}"] = float(vote_radius(share, how.sigma)[0])
+    return row
+
+
+def _ahead(
+    vectors: NDArray[np.float64], gallery: NDArray[np.float64], same: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """How many candidates of other classes are at least as near as the nearest of the right one."""
+    squared = (gallery**2).sum(1)[None] - 2 * vectors @ gallery.T
+    counted = (squared[:, ~same] <= squared[:, same].min(1, keepdims=True)).sum(1)
+    return np.asarray(counted)
+
+
+def _rules(k: int) -> tuple[str, ...]:
+    """The paper leaves more than one neighbour as future work."""
+    return RULES if k == 1 else RULES[1:]
+
+
+def _columns(ks: Sequence[int]) -> dict[str, str]:
+    found = {"query": "str", "label": "int", "answerable": "int", "abstains": "int", "margin": "float"}
+    for k in ks:
+        found |= {f"recall_{k}": "int", f"voted_{k}": "int"}
+        found |= dict.fromkeys((f"{rule}_{k}" for rule in _rules(k)), "float")
+    return found
+
+
+def _table(rows: Rows) -> tuple[Line, ...]:
+    lines = []
+    some = rows.columns["answerable"] > 0
+    for k in rows.header["config"]["ks"]:
+        columns = {rule: np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0) for rule in _rules(k)}
+        every = np.concatenate(list(columns.values()))
+        largest = float(every[np.isfinite(every)].max(initial=0.0))
+        radii = tuple(round(float(r), 4) for r in np.linspace(0, largest, SIZES))
+        for rule, column in columns.items():
+            right = rows.columns[f"{'voted' if rule == 'votes' else 'recall'}_{k}"][some] > 0
+            radius = np.where(right, column, 0.0)
+            lines.append(
+                Line(
+                    rule,
+                    k,
+                    int(some.sum()),
+                    float(right.mean()),
+                    float((radius > 0).mean()),
+                    float((right & (radius <= 0)).mean()),
+                    float(radius.mean()),
+                    radii,
+                    tuple(float((radius > r).mean()) for r in radii),
+                    bootstrap(radius),
+                )
+            )
+    return tuple(lines)

@@ -1,0 +1,132 @@
+"""The smoothed embedder g(x) = E h(x + z), z ~ N(0, σ²I): an average over noisy copies of an image.
+
+It wraps any embedder h. Samples come in blocks whose noise depends on (seed, the image's pixels, block) alone:
+the same whatever the batch size, the machine's threads or where a stopped run went on. Noise leaves [0, 1] and
+is not clamped; an embedder that clamps is another h.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import ModelError
+from holdfast.models.embedder import Embedder, placement
+from holdfast.models.foreign import Foreign
+from holdfast.models.inputs import Images, reader
+from holdfast.models.modes import evaluating
+from holdfast.progress import bar
+from holdfast.randomness import generator
+from holdfast.spec import ImageSpec
+
+BLOCK = 32
+"""Samples whose noise is drawn together."""
+
+
+class Smoothed:
+    """The mean of `samples` noisy copies' vectors, where an embedder is wanted; ‖h‖ ≤ `bound`.
+
+    With normalised vectors the bound is 1; for others it must be known and given. Certificates are about
+    its expectation, so `sigma`, `bound` and the base model belong to it; `samples` is how well it is estimated.
+    """
+
+    card: dict[str, Any] | None = None
+    unit_norm = False
+
+    def __init__(
+        self,
+        base: Embedder | Foreign,
+        sigma: float,
+        samples: int,
+        *,
+        seed: int = 0,
+        bound: float | None = None,
+        batch_size: int = 256,
+    ) -> None:
+        if not (math.isfinite(sigma) and sigma > 0):
+            raise ModelError(f"the noise needs a standard deviation above 0, not {sigma}")
+        if samples < 1:
+            raise ModelError(f"a mean needs at least 1 sample, not {samples}")
+        if bound is None and not base.unit_norm:
+            raise ModelError(
+                "smoothing needs a bound on the length of the vectors, and these are not normalised; "
+                "normalise them (unit_norm) or give a bound that you can answer for"
+            )
+        self.base, self.sigma, self.samples, self.seed = base, sigma, samples, seed
+        # Normalised vectors are of length 1 up to float32 rounding.
+        self.bound = 1.0 + 1e-5 if bound is None else float(bound)
+        self.batch_size = batch_size
+
+    @property
+    def spec(self) -> ImageSpec:
+        return self.base.spec
+
+    @property
+    def dim(self) -> int:
+        return self.base.dim
+
+    def sample(self, image: Tensor, start: int, stop: int) -> Iterator[Tensor]:
+        """The vectors of samples `start` to `stop` of one image (C×H×W floats in [0, 1]), in parts.
+
+        Sample i is the same in every call. A vector longer than the bound is an error: the certificate
+        would be void.
+        """
+        key = hashlib.blake2b(image.contiguous().float().numpy().tobytes(), digest_size=16).hexdigest()
+        step = max(1, self.batch_size // BLOCK) * BLOCK
+        first = start // BLOCK * BLOCK
+        for low in range(first, stop, step):
+            high = min(low + step, -(-stop // BLOCK) * BLOCK)
+            noise = torch.cat(
+                [self._noise(image, key, block) for block in range(low // BLOCK, high // BLOCK)]
+            )
+            part = slice(max(start, low) - low, min(stop, high) - low)
+            vectors = self._vectors(image[None] + self.sigma * noise[part])
+            longest = float(vectors.double().norm(dim=1).max())
+            if not longest <= self.bound:
+                raise ModelError(
+                    f"a noisy copy has a vector of length {longest:g}, above the bound {self.bound:g}"
+                )
+            yield vectors
+
+    def embed(self, images: Images) -> Tensor:
+        """The mean vectors of `images` (uint8, floats in [0, 1], or an image set)."""
+        total, read = reader(images, self.spec)
+        means = torch.zeros((total, self.dim), dtype=torch.float64)
+        with bar("sampling", total) as advance:
+            for i in range(total):
+                for part in self.sample(read(i, i + 1)[0], 0, self.samples):
+                    means[i] += part.double().sum(0)
+                advance()
+        return (means / self.samples).float()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """The same for float images: what an attack without gradients asks."""
+        return self.embed(images)
+
+    def describe(self) -> dict[str, Any]:
+        """What makes this embedder what it is, ready for JSON."""
+        noise = {"sigma": self.sigma, "samples": self.samples, "seed": self.seed, "bound": self.bound}
+        return {"smoothed": noise, **self.base.describe(), "unit_norm": False}
+
+    def fingerprint(self) -> str:
+        """A hash that differs for another base model, noise or seed."""
+        text = json.dumps([self.base.fingerprint(), self.describe()["smoothed"]], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _noise(self, image: Tensor, key: str, block: int) -> Tensor:
+        chance = generator(self.seed, "smoothing", key, block)
+        return torch.randn((BLOCK, *image.shape), generator=chance)
+
+    def _vectors(self, noisy: Tensor) -> Tensor:
+        if isinstance(self.base, Foreign):
+            return self.base(noisy)
+        device, dtype = placement(self.base)
+        with evaluating(self.base), torch.no_grad():
+            vectors: Tensor = self.base(noisy.to(device=device, dtype=dtype)).cpu()
+        return vectors

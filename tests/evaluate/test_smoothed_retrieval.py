@@ -1,0 +1,139 @@
+"""Certified retrieval by smoothing: rows that attacks cannot contradict, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import data, models
+from holdfast.certify.smoothing.confidence import ball
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluate.smoothing import Smoothing, certify_smoothed, parse_smoothing
+from holdfast.models import Smoothed
+from holdfast.training import parse, train
+
+HOW = Smoothing(sigma=0.3, n=400, first=50, gallery=16)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    table = {
+        "data": {"name": "fashion-mnist-mini", "validation": 0},
+        "model": {"name": "small", "unit_norm": True, "dim": 16},
+        "defence": {"name": "triplet", "margin": 0.2},
+        "train": {"steps": 60, "batch": 60},
+    }
+    folder = tmp_path_factory.mktemp("smoothed") / "run"
+    train(parse(table), folder, say=lambda line: None)
+    return models.load(folder), data.load("fashion-mnist-mini").test
+
+
+@pytest.fixture(scope="module")
+def certified(trained, tmp_path_factory):
+    out = tmp_path_factory.mktemp("certified")
+    return certify_smoothed(*trained, out, HOW, queries=12, candidates=150, ks=(1, 5))
+
+
+def test_the_forms_stand_in_their_order(certified):
+    columns = certified.rows.columns
+    assert (columns["cdf_1"] > 0).sum() >= 3
+    assert (columns["cdf_1"] >= columns["paper_1"]).all()
+    assert (columns["half-space_1"] >= columns["paper_1"]).all()
+    assert (columns["cdf_5"] >= 0).all()
+    assert set(columns["paper_1"][columns["margin"] <= 0]) <= {-1.0}
+    lines = {(line.rule, line.k): line for line in certified.table}
+    assert lines["cdf", 1].mean_radius > lines["paper", 1].mean_radius
+    assert ("paper", 5) not in lines
+    for line in certified.table:
+        assert line.certified + line.rejected == pytest.approx(line.recall)
+        assert list(line.recall_at) == sorted(line.recall_at, reverse=True)
+
+
+def test_no_attack_within_a_radius_turns_the_ranking(trained, certified):
+    """Gradient steps on the mean projection, with many noisy copies; the altered query is asked afresh."""
+    embedder, images = trained
+    columns = certified.rows.columns
+    asked, found = data.draw(images, 12, 150, 0)
+    frozen = Smoothed(embedder, HOW.sigma, HOW.gallery)
+    gallery = frozen.embed(images.take(found))
+    labels = torch.from_numpy(images.require_labels("test"))
+    looked = 0
+    for i in np.flatnonzero(columns["cdf_1"] > 0)[:3]:
+        radius = 0.95 * float(columns["cdf_1"][i])
+        image = images.batch([int(asked[i])]).float() / 255
+        same = labels[found] == labels[asked[i]]
+        noise = HOW.sigma * torch.randn(
+            128, *image.shape[1:], generator=torch.Generator().manual_seed(int(i))
+        )
+        delta = torch.zeros_like(image)
+        for _ in range(8):
+            delta.requires_grad_()
+            g = embedder(image + delta + noise).mean(0)
+            away = (gallery - g).norm(dim=1)
+            (slope,) = torch.autograd.grad(away[~same].min() - away[same].min(), delta)
+            delta = (delta - 0.5 * radius * slope / slope.norm()).detach()
+            delta = delta * min(1.0, radius / float(delta.norm()))
+        moved = image + delta
+        vectors = torch.cat(list(Smoothed(embedder, HOW.sigma, 1, seed=9).sample(moved[0], 0, 2000)))
+        away = (gallery - vectors.mean(0)).norm(dim=1)
+        margin = float(away[~same].min() - away[same].min())
+        assert margin > -2 * ball(2000, 0.001, frozen.bound)
+        assert margin < float(columns["margin"][i]) + 0.01, "the attack went the right way"
+        looked += 1
+    assert looked == 3
+
+
+def test_a_stopped_run_goes_on_and_another_setting_is_refused(trained, certified, tmp_path, monkeypatch):
+    from holdfast.evaluate import smoothing as module
+
+    real, calls = module._row, []
+
+    def dying(*words):
+        calls.append(1)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return real(*words)
+
+    monkeypatch.setattr(module, "_row", dying)
+    with pytest.raises(KeyboardInterrupt):
+        certify_smoothed(*trained, tmp_path, HOW, queries=12, candidates=150, ks=(1, 5))
+    again = certify_smoothed(*trained, tmp_path, HOW, queries=12, candidates=150, ks=(1, 5))
+    assert len(calls) == 8 + 12 - 5
+    for name, column in certified.rows.columns.items():
+        if column.dtype.kind == "f":
+            assert np.allclose(column, again.rows.columns[name], atol=1e-6), name
+        else:
+            assert (column == again.rows.columns[name]).all(), name
+    with pytest.raises(ConfigError, match="another model or setting"):
+        certify_smoothed(*trained, tmp_path, Smoothing(0.2, n=400), queries=12, candidates=150, ks=(1, 5))
+
+
+def test_what_cannot_be_certified_is_said(trained, tmp_path):
+    embedder, images = trained
+    with pytest.raises(ConfigError, match=r"4 samples cannot certify anything at alpha 0\.01; take at least 7"):
+        certify_smoothed(
+            embedder, images, tmp_path / "x", Smoothing(0.1, n=4), queries=2, candidates=9, ks=(1,)
+        )
+    with pytest.raises(ConfigError, match="K lies between"):
+        certify_smoothed(embedder, images, tmp_path / "x", HOW, queries=2, candidates=9, ks=(10,))
+    bare = data.ImageSet(
+        name="flat", ids=images.ids[:20], labels=None, classes=(), spec=images.spec,
+        pixels=images.pixels, rows=images.rows[:20],
+    )  # fmt: skip
+    with pytest.raises(DataError, match="needs labels"):
+        certify_smoothed(embedder, bare, tmp_path / "x", HOW)
+    assert not (tmp_path / "x").exists()
+
+
+def test_smoothing_in_words():
+    assert parse_smoothing("sigma=0.1, n=500,alpha=0.05") == Smoothing(0.1, n=500, alpha=0.05)
+    for wrong, says in (
+        ("n=5", "standard deviation"),
+        ("sigma=x", "sigma is a number"),
+        ("sigma=0.1,m=3", "found 'm=3'"),
+        ("sigma=0.1,alpha=2", "between 0 and 1"),
+        ("sigma=0.1,n=0", "at least 1 sample"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            parse_smoothing(wrong)
