@@ -246,3 +246,21 @@ def test_boxes_and_keep_say_what_they_take(shop, tmp_path):
     assert (bad.code, "say which with --certify" in bad.err) == (2, True)
     bad = holdfast("search", shop.gallery, query, "--certify", "both:linf:0.1")
     assert (bad.code, "has no boxes of its candidates" in bad.err) == (2, True)
+
+
+def test_certify_smooths(shop, tmp_path):
+    words = ("certify", shop.run, "--queries", 4, "--candidates", 30, "--k", "1,5", "--out", tmp_path / "out")
+    how = "sigma=0.2,n=60,first=20,gallery=8,bound=1000"
+    done = holdfast(*words, "--smooth", how)
+    assert done.code == 0, done.err
+    assert "cdf" in done.out
+    assert "votes" in done.out
+    assert "abstains on" in done.out
+    assert "560 images through the network" in done.err
+    table = json.loads(holdfast(*words, "--smooth", how, "--json").out)["table"]
+    assert {(line["rule"], line["k"]) for line in table} >= {("paper", 1), ("cdf", 5)}
+    bad = holdfast("certify", shop.run, "--smooth", "sigma=0.2")
+    assert (bad.code, "not normalised" in bad.err) == (2, True)
+    for more in ((), ("--smooth", "sigma=0.1", "--threat", "linf:0.1")):
+        bad = holdfast("certify", shop.run, *more)
+        assert (bad.code, "give what to certify against" in bad.err) == (2, True)

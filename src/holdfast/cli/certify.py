@@ -7,22 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from holdfast.cli.output import Json, SplitOption, note_reading, number, print_json, print_table
+from holdfast.cli.output import Json, SplitOption, note, note_reading, number, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.evaluate.certify import Certification
     from holdfast.evaluate.curve import Curve
+    from holdfast.evaluate.smoothing import SmoothedCertification
 
 
 def certify(
     model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
     threat: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             help="[query|candidates|both:]linf:EPS[:m=M]; may be given several times. query:linf:auto "
             "finds the largest EPS of each query and prints the certified hit rate against EPS."
         ),
-    ],
+    ] = None,
+    smooth: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a threat: certify the smoothed search in l2, by sigma=0.1,n=1000,alpha=0.01 (also "
+            "first, gallery, seed, bound)."
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
@@ -62,9 +70,14 @@ def certify(
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import certify as run
     from holdfast.evaluate.curve import Curve, certified_curve
+    from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed, parse_smoothing
     from holdfast.threat import Threat
 
-    threats, ks = [Threat.parse(text) for text in threat], parse_ks(k)
+    if bool(threat) == bool(smooth):
+        raise ConfigError(
+            "give what to certify against: --threat query:linf:0.1, or --smooth sigma=0.1,n=1000"
+        )
+    threats, ks = [Threat.parse(text) for text in threat or ()], parse_ks(k)
     embedder = models.load(model)
     home = model if model.is_dir() else model.parent
     if held_out:
@@ -86,8 +99,20 @@ def certify(
         "method": method,
         "clip": clip,
     }
-    done: Certification | Curve
-    if any(t.eps is None for t in threats):
+    done: Certification | Curve | SmoothedCertification
+    if smooth is not None:
+        how = parse_smoothing(smooth)
+        place = (
+            home / "certifications" / f"{part}-{smooth.replace(',', '-')}-q{queries}-c{candidates}-s{seed}"
+        )
+        note(
+            f"{queries:,} queries of {how.first + how.n:,} samples and {candidates:,} candidates of {how.gallery:,}: "
+            f"{queries * (how.first + how.n) + candidates * how.gallery:,} images through the network"
+        )
+        done = certify_smoothed(
+            embedder, images, out or place, how, queries=queries, candidates=candidates, seed=seed, ks=ks
+        )
+    elif any(t.eps is None for t in threats):
         if len(threats) > 1:
             raise ConfigError("ask for an auto threat by itself; its table is another one")
         done = certified_curve(embedder, images, out or default, threats[0], **settings)
@@ -96,7 +121,9 @@ def certify(
     if json:
         print_json({"rows": done.folder / ROWS, "table": [asdict(line) for line in done.table]})
         return
-    if isinstance(done, Curve):
+    if isinstance(done, SmoothedCertification):
+        print_smoothed(done, f"{part}, smoothed by {smooth}: {queries:,} queries, {candidates:,} candidates")
+    elif isinstance(done, Curve):
         print_curve(done, title)
     else:
         print_certified(done, title)
@@ -120,6 +147,28 @@ def print_certified(done: Certification, title: str) -> None:
         ],
         title=title,
     )
+
+
+def print_smoothed(done: SmoothedCertification, title: str) -> None:
+    """Recall@K(r) of each rule, and the mean radius."""
+    for k in dict.fromkeys(line.k for line in done.table):
+        lines = [line for line in done.table if line.k == k]
+        print_table(
+            ["rule", "recall", *(f"r > {r:g}" for r in lines[0].radii[::2]), "rejected", "mean radius"],
+            [
+                [
+                    line.rule,
+                    number(line.recall),
+                    *(number(rate) for rate in line.recall_at[::2]),
+                    number(line.rejected),
+                    f"{line.mean_radius:.4f}",
+                ]
+                for line in lines
+            ],
+            title=f"{title}, K = {k}",
+        )
+    abstains = float(done.rows.columns["abstains"].mean())
+    print(f"the search abstains on {abstains:.1%} of the queries: its estimate is too near a decision")
 
 
 def print_curve(curve: Curve, title: str) -> None:

@@ -47,6 +47,8 @@ class Smoothing:
     first: int = 100
     gallery: int = 64
     seed: int = 0
+    bound: float | None = None
+    """No vector is longer; 1 for normalised ones, for others it must be known."""
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:
@@ -95,7 +97,6 @@ def certify_smoothed(
     candidates: int | None = None,
     seed: int = 0,
     ks: Sequence[int] = (1, 5),
-    bound: float | None = None,
 ) -> SmoothedCertification:
     """Certify that a query's class stays among the top K of the smoothed search, in ℓ2, for each query.
 
@@ -107,7 +108,7 @@ def certify_smoothed(
     ks = ordered_ks(ks, len(found))
     noise = {"noise": asdict(smoothing)}
     settings = {"queries": queries, "candidates": candidates, "seed": seed, "ks": ks, **noise}
-    frozen = Smoothed(base, smoothing.sigma, smoothing.gallery, seed=smoothing.seed, bound=bound)
+    frozen = Smoothed(base, smoothing.sigma, smoothing.gallery, seed=smoothing.seed, bound=smoothing.bound)
     check_samples(smoothing, max(ks), frozen.bound)
     task = Task(Path(out), SMOOTHED, frozen, images, settings)
     if task.finished():
@@ -131,7 +132,8 @@ def certify_smoothed(
 
 def parse_smoothing(text: str) -> Smoothing:
     """`sigma=0.1,n=1000,alpha=0.01` as a `Smoothing`; `sigma` must be there."""
-    kinds = {field.name: float if field.name in ("sigma", "alpha") else int for field in fields(Smoothing)}
+    real = ("sigma", "alpha", "bound")
+    kinds = {field.name: float if field.name in real else int for field in fields(Smoothing)}
     values: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
