@@ -36,7 +36,10 @@ def evaluate(
         int | None, typer.Option(min=1, help="Draw this many queries; all images if left out.")
     ] = None,
     candidates: Annotated[
-        int | None, typer.Option(min=1, help="Draw this many candidates, none of them a query.")
+        int | None,
+        typer.Option(
+            min=1, help="Draw this many candidates, none of them a query; all the rest if left out."
+        ),
     ] = None,
     k: Annotated[str | None, typer.Option(help="The Ks of the table, for example 1,10,20,40.")] = None,
     attacks: Annotated[
