@@ -222,7 +222,7 @@ def test_evaluate_what_cannot_be(shop):
     refused(*words, "--k", "1,many", says="whole numbers")
     refused(*words, "--k", "0", says="from 1 on")
     refused(*words, "--queries", 10, "--candidates", 20, "--k", "21", says="more than the 20 candidates")
-    refused(*words, "--queries", 10, says="both")
+    refused(*words, "--candidates", 10, says="both")
     refused(*words, "--queries", 1500, "--candidates", 1500, says="ask for fewer")
     refused(*words, "--data", "nothing", says="nothing")
     refused(*words, "--split", "sideways", says="sideways")
