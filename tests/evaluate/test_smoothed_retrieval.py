@@ -139,3 +139,13 @@ def test_smoothing_in_words():
     ):
         with pytest.raises(ConfigError, match=says):
             parse_smoothing(wrong)
+
+
+def test_the_report_shows_it(certified):
+    from holdfast.report import write_report
+
+    page = write_report(certified.folder).read_text()
+    assert "Smoothed search on fashion-mnist-mini" in page
+    lines = {(line.rule, line.k): line for line in certified.table}
+    assert f"{lines['cdf', 1].mean_radius:.4f}" in page
+    assert "Recall@5 under any change" in page

@@ -224,8 +224,8 @@ def _ahead(
     return np.asarray(counted)
 
 
-def _rules(k: int) -> tuple[str, ...]:
-    """The paper leaves more than one neighbour as future work."""
+def rules_of(k: int) -> tuple[str, ...]:
+    """The rules that speak of the top k: the paper leaves more than one neighbour as future work."""
     return RULES if k == 1 else RULES[1:]
 
 
@@ -233,7 +233,7 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
     found = {"query": "str", "label": "int", "answerable": "int", "abstains": "int", "margin": "float"}
     for k in ks:
         found |= {f"recall_{k}": "int", f"voted_{k}": "int"}
-        found |= dict.fromkeys((f"{rule}_{k}" for rule in _rules(k)), "float")
+        found |= dict.fromkeys((f"{rule}_{k}" for rule in rules_of(k)), "float")
     return found
 
 
@@ -241,7 +241,7 @@ def _table(rows: Rows) -> tuple[Line, ...]:
     lines = []
     some = rows.columns["answerable"] > 0
     for k in rows.header["config"]["ks"]:
-        columns = {rule: np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0) for rule in _rules(k)}
+        columns = {rule: np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0) for rule in rules_of(k)}
         every = np.concatenate(list(columns.values()))
         largest = float(every[np.isfinite(every)].max(initial=0.0))
         radii = tuple(round(float(r), 4) for r in np.linspace(0, largest, SIZES))

@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from holdfast.evaluate import Rows
+from holdfast.evaluate.smoothing import rules_of
 from holdfast.metrics import hit_rate
 
 SAME, OTHER, PLAIN = "#2a9d6f", "#d1605e", "#4c78a8"
@@ -64,6 +65,28 @@ def certified_curve(rows: Rows) -> str:
         x={"title": "ε"},
         y={"range": [-0.02, 1.02]},
         height=380,
+    )
+
+
+def smoothed_curve(rows: Rows, k: int) -> str:
+    """Recall@K of a smoothed search against the ℓ2 radius, for each rule."""
+    some = rows.columns["answerable"] > 0
+    traces = []
+    for rule, colour in zip(rules_of(k), cycle(MANY), strict=False):
+        right = rows.columns[f"{'voted' if rule == 'votes' else 'recall'}_{k}"][some] > 0
+        radius = np.sort(np.where(right, np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0), 0.0))
+        radius = radius[np.isfinite(radius)]
+        held = (len(right) - np.arange(len(radius))) / max(1, len(right))
+        certified = radius > 0
+        line = {"color": colour, "shape": "vh"}
+        x, y = radius[certified].round(5).tolist(), held[certified].tolist()
+        traces.append({"x": [0.0, *x], "y": [y[0] if y else 0.0, *y], "name": rule, "line": line})
+    return _figure(
+        f"Recall@{k} under any change of the query within r (ℓ2)",
+        traces,
+        x={"title": "r"},
+        y={"range": [-0.02, 1.02]},
+        height=340,
     )
 
 

@@ -14,7 +14,8 @@ from holdfast.evaluate import ROWS, Evaluation, load_pictures, read_evaluation, 
 from holdfast.evaluate.certify import read_certification
 from holdfast.evaluate.curve import read_curve
 from holdfast.evaluate.er_recall import read_er_recall
-from holdfast.evaluate.folder import CERTIFICATION, CURVE, ER_RECALL, RETRIEVAL, SUITE
+from holdfast.evaluate.folder import CERTIFICATION, CURVE, ER_RECALL, RETRIEVAL, SMOOTHED, SUITE
+from holdfast.evaluate.smoothing import read_smoothed
 from holdfast.evaluate.suite import read_suite
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
@@ -23,6 +24,7 @@ from holdfast.report import figures
 from holdfast.report.attacks import er_part, suite_part
 from holdfast.report.certificates import certification_part, curve_part
 from holdfast.report.page import Picture, provenance, render
+from holdfast.report.smoothing import smoothed_part
 from holdfast.training import LOG
 from holdfast.training.log import read_log
 
@@ -59,6 +61,7 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
             *(suite_part(read_suite(path), folder) for path in found[SUITE]),
             *(er_part(read_er_recall(path), folder) for path in found[ER_RECALL]),
         ],
+        smoothed=[smoothed_part(read_smoothed(path), folder) for path in found[SMOOTHED]],
         curves=[curve_part(read_curve(path), folder) for path in found[CURVE]],
     )
     out = folder / REPORT if out is None else Path(out)

@@ -1,0 +1,53 @@
+"""The part of a report about a smoothed search: Recall@K against the ℓ2 radius, rule by rule."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from holdfast.evaluate import ROWS
+from holdfast.evaluate.smoothing import SmoothedCertification
+from holdfast.report import figures
+from holdfast.report.page import provenance
+
+RULES = {
+    "paper": "as printed in RetrievalGuard",
+    "half-space": "from the mean of the projection",
+    "cdf": "from the projection's distribution",
+    "votes": "another rule: the majority of noisy copies decides",
+}
+
+
+def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
+    """What the template needs of a smoothed evaluation."""
+    config = done.rows.header["config"]
+    noise = config["noise"]
+    against = "all the rest" if config["candidates"] is None else f"{config['candidates']:,} candidates"
+    abstains = float(done.rows.columns["abstains"].mean())
+    lines = [
+        {
+            "k": line.k,
+            "rule": f"{line.rule}: {RULES[line.rule]}",
+            "recall": f"{line.recall:.3f}",
+            "certified": f"{line.certified:.3f}",
+            "rejected": f"{line.rejected:.3f}",
+            "radius": (_radius(line.mean_radius), "–".join(_radius(end) for end in line.interval)),
+        }
+        for line in done.table
+    ]
+    return {
+        "name": f"Smoothed search on {config['data']}",
+        "sentence": (
+            f"{len(done.rows):,} queries against {against}; noise of σ = {noise['sigma']:g}, {noise['n']:,} samples a "
+            f"query. Each radius is too large with probability at most {noise['alpha']:g}. The search abstains on "
+            f"{abstains:.1%} of the queries, where its estimate is too near a decision; an attacker can force that."
+        ),
+        "figures": [figures.smoothed_curve(done.rows, k) for k in config["ks"]],
+        "lines": lines,
+        **provenance(done.rows.header, done.folder / ROWS, folder),
+    }
+
+
+def _radius(value: float) -> str:
+    return "unbounded" if math.isinf(value) else f"{value:.4f}"
