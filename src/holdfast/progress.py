@@ -34,7 +34,7 @@ def bar(doing: str, total: int, done: int = 0) -> Iterator[Advance]:
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),

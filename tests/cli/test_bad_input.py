@@ -58,6 +58,8 @@ def test_adversaries_that_cannot_be(tmp_path):
     wrong("--set", "defence.attack_steps=0", says="defence.attack_steps")
     wrong("--set", "defence.step=0", says="defence.step")
     wrong("--batch", 3, says="train.batch")
+    wrong("--threat", "linf:0.1", says="and triplet has none", defence="triplet")
+    wrong("--threat", "linf:0.1", says="give it to each part", defence="mixed")
     wrong("--set", "defence.moves=p", says="'a', 'pn' or 'apn'", defence="adversarial")
 
 

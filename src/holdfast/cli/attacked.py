@@ -147,7 +147,7 @@ def _folder(
 ) -> str:
     """A folder's name that tells apart what differs most often; what else differs is refused by its hash."""
     size = "-".join(str(threat).replace(":", "_").replace("/", "over") for threat in threats)
-    drawn = "" if queries is None else f"-q{queries}-c{candidates}-s{seed}"
+    drawn = "" if queries is None else f"-q{queries}-c{candidates or 'rest'}-s{seed}"
     effort = (
         f"{settings.steps}x{settings.restarts}" if "pgd" in str(settings.optimiser) else f"{settings.budget}"
     )

@@ -77,6 +77,9 @@ def certify(
         raise ConfigError(
             "give what to certify against: --threat query:linf:0.1, or --smooth sigma=0.1,n=1000"
         )
+    if smooth and (method != "interval" or not clip):
+        raise ConfigError("--method and --clip are for threats; smoothing has neither")
+    how = parse_smoothing(smooth) if smooth else None
     threats, ks = [Threat.parse(text) for text in threat or ()], parse_ks(k)
     embedder = models.load(model)
     home = model if model.is_dir() else model.parent
@@ -100,8 +103,7 @@ def certify(
         "clip": clip,
     }
     done: Certification | Curve | SmoothedCertification
-    if smooth is not None:
-        how = parse_smoothing(smooth)
+    if smooth is not None and how is not None:
         place = (
             home / "certifications" / f"{part}-{smooth.replace(',', '-')}-q{queries}-c{candidates}-s{seed}"
         )
@@ -154,12 +156,12 @@ def print_smoothed(done: SmoothedCertification, title: str) -> None:
     for k in dict.fromkeys(line.k for line in done.table):
         lines = [line for line in done.table if line.k == k]
         print_table(
-            ["rule", "recall", *(f"r > {r:g}" for r in lines[0].radii[::2]), "rejected", "mean radius"],
+            ["rule", "recall", *(f"r > {r:g}" for r in lines[0].radii), "rejected", "mean radius"],
             [
                 [
                     line.rule,
                     number(line.recall),
-                    *(number(rate) for rate in line.recall_at[::2]),
+                    *(number(rate) for rate in line.recall_at),
                     number(line.rejected),
                     f"{line.mean_radius:.4f}",
                 ]
@@ -167,8 +169,8 @@ def print_smoothed(done: SmoothedCertification, title: str) -> None:
             ],
             title=f"{title}, K = {k}",
         )
-    abstains = float(done.rows.columns["abstains"].mean())
-    print(f"the search abstains on {abstains:.1%} of the queries: its estimate is too near a decision")
+    abstains = done.rows.columns["abstains"] > 0
+    print(f"about the class of its first hit the search abstains on {abstains.mean():.1%} of the queries")
 
 
 def print_curve(curve: Curve, title: str) -> None:

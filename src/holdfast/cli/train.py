@@ -56,9 +56,10 @@ def train(
         "defence": {"name": defence},
         "train": {"epochs": epochs, "steps": steps, "batch": batch, "lr": lr},
     }
+    given = merge(read_toml(config) if config else {}, options)
     if threat is not None:
-        options["defence"]["eps"] = _eps(threat)
-    table = merge(merge(read_toml(config) if config else {}, options), assignments(set_ or []))
+        given = merge(given, {"defence": {"eps": _eps(threat, given.get("defence", {}).get("name"))}})
+    table = merge(given, assignments(set_ or []))
     if preset is not None:
         wanted = parse(table)
         table = merge(presets.preset(preset, wanted.defence.name, natural_spec(wanted.data.name)), table)
@@ -90,11 +91,19 @@ def train(
     print(f"checkpoint: {out / models.WEIGHTS}")
 
 
-def _eps(threat: str) -> float:
+def _eps(threat: str, defence: str | None) -> float:
     """The eps of a threat that training can take."""
     from holdfast.errors import ConfigError
     from holdfast.threat import Threat
+    from holdfast.training import parse
+    from holdfast.training.defences import defence_class
 
+    name = defence or parse({}).defence.name
+    if "eps" not in defence_class(name).Options.model_fields:
+        raise ConfigError(
+            f"--threat is for defences that train for an eps, and {name} has none"
+            + (" of its own: give it to each part" if name == "mixed" else "")
+        )
     wanted = Threat.parse(threat)
     if wanted.norm != "linf" or not wanted.eps or wanted.most is not None:
         raise ConfigError(f"training takes linf:EPS with eps above 0, not '{threat}'")

@@ -124,6 +124,8 @@ def probe(embedder: AnyEmbedder, images: ImageSet, threat: Threat, settings: Set
     """Try one image for one step, so that what cannot work is refused before anything is written."""
     if threat.eps is None:
         raise ConfigError(f"an attack needs a number for eps, not {threat}; 'auto' is for certificates")
+    if threat.eps == 0:
+        raise ConfigError(f"{threat} leaves an attacker nothing to do; give an eps above 0")
     one = dataclasses.replace(settings, steps=1, restarts=1, budget=min(settings.budget, 23))
     settings.make(threat.eps)
     attack = Attack(objective("es", Given()), one.make(threat.eps), dataclasses.replace(threat, who="query"))

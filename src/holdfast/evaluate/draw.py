@@ -20,7 +20,7 @@ def draw_or_all(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Disjoint queries and candidates of that number (None: all the rest), or everyone against everyone."""
     if queries is None and candidates is not None:
-        raise ConfigError("a number of candidates needs a number of queries; give both, or neither")
+        raise ConfigError("a number of candidates needs a number of queries: give both")
     if queries is None:
         if len(images) < 2:
             raise DataError(f"an evaluation needs at least two images; found {len(images)}")

@@ -72,7 +72,7 @@ def evaluate(
 
 def folder_for(dataset: data.Dataset, queries: int | None, candidates: int | None, seed: int) -> Path:
     """Where below a run's folder an evaluation of these settings belongs."""
-    drawn = "" if queries is None else f"-q{queries}-c{candidates}-s{seed}"
+    drawn = "" if queries is None else f"-q{queries}-c{candidates or 'rest'}-s{seed}"
     return Path("evaluations") / f"{dataset.name}-{dataset.split}{drawn}"
 
 

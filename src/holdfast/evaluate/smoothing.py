@@ -29,7 +29,8 @@ FORMS: tuple[Form, ...] = ("cdf", "half-space")
 RULES = ("paper", "half-space", "cdf", "votes")
 """The printed form; the tight forms of the same deployed search; and the majority of noisy copies, another rule."""
 BLOCK = 5
-SIZES = 9
+SIZES = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0)
+"""The radii of the table, in units of σ."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Smoothing:
     """No vector is longer; 1 for normalised ones, for others it must be known."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.sigma < np.inf:
+            raise ConfigError(f"the noise needs a standard deviation above 0, not {self.sigma}")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is a probability between 0 and 1, not {self.alpha}")
         if min(self.n, self.first, self.gallery) < 1:
@@ -120,10 +123,12 @@ def certify_smoothed(
                 rows = []
                 for number in asked[span.start : span.stop]:
                     others = found != number
-                    same = labels[found] == labels[number]
                     row = {"query": images.ids[number], "label": int(labels[number])}
                     image = to_unit(images.batch([int(number)]))[0]
-                    rows.append(row | _row(frozen, image, gallery[others], same[others], ks, smoothing))
+                    kinds = labels[found][others]
+                    rows.append(
+                        row | _row(frozen, image, gallery[others], kinds, labels[number], ks, smoothing)
+                    )
                     advance()
                 writer.append(rows)
         task.finish(writer, [asdict(line) for line in _table(writer.read())])
@@ -144,7 +149,8 @@ def parse_smoothing(text: str) -> Smoothing:
         try:
             values[name] = kinds[name](value)
         except ValueError:
-            raise ConfigError(f"smoothing: {name} is a number, not '{value}'") from None
+            wanted = "a number" if kinds[name] is float else "a whole number"
+            raise ConfigError(f"smoothing: {name} is {wanted}, not '{value}'") from None
     if "sigma" not in values:
         raise ConfigError("smoothing needs the noise's standard deviation, for example sigma=0.1,n=1000")
     return Smoothing(**values)
@@ -171,11 +177,13 @@ def _row(
     frozen: Smoothed,
     image: Tensor,
     gallery: NDArray[np.float64],
-    same: NDArray[np.bool_],
+    kinds: NDArray[np.int64],
+    kind: int,
     ks: Sequence[int],
     how: Smoothing,
 ) -> dict[str, Any]:
     """What the samples say of one query. A query whose class, or every other, has no candidate has no radius."""
+    same = kinds == kind
     first = torch.cat(list(frozen.sample(image, 0, how.first))).double().numpy()
     asked = same.any() and not same.all()
     answers = None
@@ -196,8 +204,10 @@ def _row(
     ahead = int(_ahead(mean[None], gallery, same)[0]) if asked else len(gallery)
     margin = float(away[~same].min() - away[same].min()) if asked else -np.inf
     slack = printed_slack(how.n, how.alpha, gallery.shape[1], frozen.bound)
-    # The search itself abstains where its estimate may be on the other side.
-    row["abstains"] = int(margin <= 2 * ball(how.n, how.alpha, frozen.bound)) if asked else 1
+    # The search, which knows no label, abstains where its first hit's class may not be the nearest to g.
+    rivals = away[kinds != kinds[away.argmin()]]
+    gap = rivals.min() - away.min() if len(rivals) else np.inf
+    row["abstains"] = int(gap <= 2 * ball(how.n, how.alpha, frozen.bound))
     row["margin"] = margin if asked else 0.0
     for i, k in enumerate(ks):
         row[f"recall_{k}"] = int(ahead < k)
@@ -240,12 +250,10 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
 def _table(rows: Rows) -> tuple[Line, ...]:
     lines = []
     some = rows.columns["answerable"] > 0
+    radii = tuple(share * rows.header["config"]["noise"]["sigma"] for share in SIZES)
     for k in rows.header["config"]["ks"]:
-        columns = {rule: np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0) for rule in rules_of(k)}
-        every = np.concatenate(list(columns.values()))
-        largest = float(every[np.isfinite(every)].max(initial=0.0))
-        radii = tuple(round(float(r), 4) for r in np.linspace(0, largest, SIZES))
-        for rule, column in columns.items():
+        for rule in rules_of(k):
+            column = np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0)
             right = rows.columns[f"{'voted' if rule == 'votes' else 'recall'}_{k}"][some] > 0
             radius = np.where(right, column, 0.0)
             lines.append(

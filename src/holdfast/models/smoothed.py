@@ -56,7 +56,7 @@ class Smoothed:
         if bound is None and not base.unit_norm:
             raise ModelError(
                 "smoothing needs a bound on the length of the vectors, and these are not normalised; "
-                "normalise them (unit_norm) or give a bound that you can answer for"
+                "normalise them (model.unit_norm=true), or give a bound that you can answer for (bound=F)"
             )
         self.base, self.sigma, self.samples, self.seed = base, sigma, samples, seed
         # Normalised vectors are of length 1 up to float32 rounding.

@@ -117,7 +117,7 @@ def fit(
     log = Log(folder / LOG, step) if processes.is_first() else None
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     started = saved = time.monotonic()
-    notes: dict[str, str] = {}
+    notes = {"batch": "", "held out": ""}
     with _reproducible(), _stop_request() as stop, bar("training", steps, step) as advance:
         while step < steps and not processes.any_of(stop.is_set()):
             moment = Moment(step, steps)
@@ -154,11 +154,11 @@ def fit(
                 for sentence in watch.look(step, steps, seen):
                     warn(sentence)
                     log.write(step=step, warning=sentence)
-                notes["loss"] = line(seen)
+                notes["batch"] = line(seen)
             if log is not None and validate is not None and (step % every == 0 or step == steps):
                 result = validate()
                 log.write(step=step, **result)
-                notes["validation"] = "validation " + " ".join(f"{k} {v:.3f}" for k, v in result.items())
+                notes["held out"] = "held out " + " ".join(f"{k} {v:.3f}" for k, v in result.items())
             advance(1, "  ".join(notes.values()))
             if step == steps or time.monotonic() - saved >= settings.checkpoint_seconds:
                 save()

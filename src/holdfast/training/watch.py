@@ -17,8 +17,8 @@ ALIKE = 1e-6
 
 SHOWN = {
     "loss": "loss {:.4f}",
-    "separability": "separability {:.2f}",
-    "mean_distance": "distance {:.3g}",
+    "mean_distance": "dist {:.3g}",
+    "separability": "sep {:.2f}",
     "hardness": "H {:+.3f}",
     "collapseness": "C {:+.3f}",
     "shift": "shift {:.3f}",
@@ -64,8 +64,8 @@ class Watch:
         if step >= steps / 2 and radius > distance and self._first("wide"):
             yield (
                 f"step {step}: the boxes are larger (radius {radius:.3g}) than images are apart "
-                f"({distance:.3g}), so nothing is certified; begin the ramp earlier "
-                "(defence.ramp_start) or train for a smaller eps"
+                f"({distance:.3g}), so nothing is certified; begin the ramp of "
+                "eps earlier, train longer, or for a smaller eps"
             )
 
     def _first(self, what: str) -> bool:
