@@ -149,3 +149,14 @@ def test_the_report_shows_it(certified):
     lines = {(line.rule, line.k): line for line in certified.table}
     assert f"{lines['cdf', 1].mean_radius:.4f}" in page
     assert "Recall@5 under any change" in page
+
+
+def test_few_candidates_and_lonely_classes_give_finite_numbers(trained, tmp_path):
+    embedder, images = trained
+    few = certify_smoothed(embedder, images.take(np.arange(12)), tmp_path / "few", HOW, queries=3, ks=(1, 9))
+    assert np.isfinite(few.rows.columns["cdf_9"]).all()
+    labels = images.require_labels("test")
+    lonely = images.take(np.unique(labels, return_index=True)[1])
+    none = certify_smoothed(embedder, lonely, tmp_path / "none", HOW, queries=2, ks=(1,))
+    assert none.table == ()
+    assert (none.rows.columns["cdf_1"] == 0).all()

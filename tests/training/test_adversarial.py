@@ -294,7 +294,7 @@ def test_a_constant_network_is_refused():
         network = net()
         network[3].weight.zero_()
         z = network(torch.rand(5, 1, 6, 6))
-    with pytest.raises(RunError, match="the same embedding"):
+    with pytest.raises(RunError, match="first batch the same embedding"):
         refuse_constant(z)
     refuse_constant(z + torch.arange(5)[:, None] * 1e-3)
     refuse_constant(z[:1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -112,7 +113,7 @@ def certify_smoothed(
     noise = {"noise": asdict(smoothing)}
     settings = {"queries": queries, "candidates": candidates, "seed": seed, "ks": ks, **noise}
     frozen = Smoothed(base, smoothing.sigma, smoothing.gallery, seed=smoothing.seed, bound=smoothing.bound)
-    check_samples(smoothing, max(ks), frozen.bound)
+    check_samples(smoothing, max(ks))
     task = Task(Path(out), SMOOTHED, frozen, images, settings)
     if task.finished():
         return read_smoothed(task.folder)
@@ -156,7 +157,7 @@ def parse_smoothing(text: str) -> Smoothing:
     return Smoothing(**values)
 
 
-def check_samples(smoothing: Smoothing, k: int, bound: float) -> None:
+def check_samples(smoothing: Smoothing, k: int) -> None:
     """Refuse, before any work, a number of samples that cannot certify anything at this alpha."""
     most = float(share_below(np.array([smoothing.n]), smoothing.n, smoothing.alpha / k)[0])
     if most <= 0.5:
@@ -219,7 +220,8 @@ def _row(
             row["paper_1"] = float(printed) if known else -1.0
         for form in FORMS:
             radius = answers.top_radius(k, how.sigma, how.alpha, form) if answers is not None else 0.0
-            row[f"{form}_{k}"] = float(radius)
+            # Where fewer than k candidates could be ahead nothing can fail; no two images are farther apart.
+            row[f"{form}_{k}"] = min(radius, math.sqrt(image.numel()))
         share = share_below(votes[i : i + 1], how.n, how.alpha)
         row[f"votes_{k}"] = float(vote_radius(share, how.sigma)[0])
     return row
@@ -248,8 +250,10 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
 
 
 def _table(rows: Rows) -> tuple[Line, ...]:
-    lines = []
+    lines: list[Line] = []
     some = rows.columns["answerable"] > 0
+    if not some.any():
+        return ()
     radii = tuple(share * rows.header["config"]["noise"]["sigma"] for share in SIZES)
     for k in rows.header["config"]["ks"]:
         for rule in rules_of(k):

@@ -75,7 +75,6 @@ def smoothed_curve(rows: Rows, k: int) -> str:
     for rule, colour in zip(rules_of(k), cycle(MANY), strict=False):
         right = rows.columns[f"{'voted' if rule == 'votes' else 'recall'}_{k}"][some] > 0
         radius = np.sort(np.where(right, np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0), 0.0))
-        radius = radius[np.isfinite(radius)]
         held = (len(right) - np.arange(len(radius))) / max(1, len(right))
         certified = radius > 0
         line = {"color": colour, "shape": "vh"}

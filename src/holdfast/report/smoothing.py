@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
             "recall": f"{line.recall:.3f}",
             "certified": f"{line.certified:.3f}",
             "rejected": f"{line.rejected:.3f}",
-            "radius": (_radius(line.mean_radius), "–".join(_radius(end) for end in line.interval)),
+            "radius": (f"{line.mean_radius:.4f}", "–".join(f"{end:.4f}" for end in line.interval)),
         }
         for line in done.table
     ]
@@ -47,7 +46,3 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
         "lines": lines,
         **provenance(done.rows.header, done.folder / ROWS, folder),
     }
-
-
-def _radius(value: float) -> str:
-    return "unbounded" if math.isinf(value) else f"{value:.4f}"

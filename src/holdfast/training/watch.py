@@ -35,8 +35,8 @@ def refuse_constant(embeddings: Tensor) -> None:
     first = embeddings.detach().double()
     if len(first) > 1 and ((first - first[0]).abs().max() <= ALIKE * first.abs().max()).item():
         raise RunError(
-            "the network gives every image the same embedding, so there is nothing to train; "
-            "its weights or its input scale are wrong"
+            "the network gives every image of the first batch the same embedding, so there is nothing to train; "
+            "the images are all alike, or its weights or input scale are wrong"
         )
 
 
