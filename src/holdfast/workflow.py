@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.certify.smoothing import Smoothing
 from holdfast.data import read_image
+from holdfast.errors import GalleryError
 from holdfast.gallery import Gallery, Hits
 from holdfast.gallery.indexing import Indexed, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
-from holdfast.models import AnyEmbedder
+from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search, stored_smoothing
+from holdfast.models import AnyEmbedder, Smoothed
 from holdfast.training import Run, merge, parse
 from holdfast.training import train as run_training
 
@@ -39,12 +42,16 @@ def index(
     prefix: str = "",
     prune: bool = False,
     boxes: float | None = None,
+    smooth: Smoothing | None = None,
 ) -> Gallery:
     """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date.
 
-    With `boxes` it also holds what each candidate can become when its image is altered within linf:eps.
+    With `boxes` it also holds what each candidate can become when its image is altered within linf:eps. With
+    `smooth` its vectors are means over noisy copies, and searches say how far each hit holds in l2.
     """
-    gallery, _ = open_and_index(embedder, Path(images), Path(out), prefix=prefix, prune=prune, boxes=boxes)
+    gallery, _ = open_and_index(
+        embedder, Path(images), Path(out), prefix=prefix, prune=prune, boxes=boxes, smooth=smooth
+    )
     return gallery
 
 
@@ -57,13 +64,20 @@ def open_and_index(
     prefix: str = "",
     prune: bool = False,
     boxes: float | None = None,
+    smooth: Smoothing | None = None,
 ) -> tuple[Gallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
-    A new gallery that gets nothing to hold is not left behind.
+    A new gallery that gets nothing to hold is not left behind. One that is there says itself how its vectors
+    are smoothed.
     """
-    info = embedder_info(embedder, location)
     existed = out.exists()
+    smooth = _as_stored(out, smooth) if existed else smooth
+    if smooth is not None:
+        embedder = smoothed(embedder, smooth)
+    info = embedder_info(embedder, location)
+    if smooth is not None:
+        info = smoothed_info(embedder, info, smooth)
     gallery = (
         Gallery.open(out, embedder=info) if existed else Gallery.create(out, dim=embedder.dim, embedder=info)
     )
@@ -79,6 +93,23 @@ def open_and_index(
         raise
 
 
+def _as_stored(path: Path, asked: Smoothing | None) -> Smoothing | None:
+    """How a gallery that is there is smoothed, which is how it goes on."""
+    with Gallery.open(path, readonly=True) as gallery:
+        stored = stored_smoothing(gallery.info.embedder)
+    if asked is None or (stored is not None and _vectors_of(asked) == _vectors_of(stored)):
+        return stored
+    has = "not smoothed" if stored is None else f"smoothed by {_vectors_of(stored)}"
+    raise GalleryError(
+        f"{path} is {has}, so it cannot go on with {_vectors_of(asked)}; index into another gallery"
+    )
+
+
+def _vectors_of(how: Smoothing) -> str:
+    """What makes the vectors of a gallery; the rest is about searching it."""
+    return f"sigma={how.sigma:g},gallery={how.gallery},seed={how.seed}"
+
+
 def search(gallery: Gallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
     """The k candidates nearest to a picture; an embedder that did not make the gallery is refused."""
     gallery.check_embedder(embedder_info(embedder))
@@ -86,4 +117,6 @@ def search(gallery: Gallery, embedder: AnyEmbedder, image: Image, k: int = 10) -
         name, pixels = str(image), read_image(Path(image), embedder.spec)
     else:
         name, pixels = "query", np.asarray(image)
+    if isinstance(embedder, Smoothed):
+        return smoothed_search(gallery, embedder, pixels, k, name).plain
     return gallery.search(embedder.embed(pixels[None]).numpy(), k, names=[name])[0]

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from holdfast import data, models
+from holdfast.certify.smoothing import Smoothing, parse_smoothing
 from holdfast.certify.smoothing.confidence import ball
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluate.smoothing import Smoothing, certify_smoothed, parse_smoothing
+from holdfast.evaluate.smoothing import certify_smoothed
 from holdfast.models import Smoothed
 from holdfast.training import parse, train
 

@@ -65,12 +65,13 @@ def certify(
     from dataclasses import asdict
 
     from holdfast import models, training
+    from holdfast.certify.smoothing import parse_smoothing
     from holdfast.cli.evaluate import parse_ks, test_part
     from holdfast.errors import ConfigError
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import certify as run
     from holdfast.evaluate.curve import Curve, certified_curve
-    from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed, parse_smoothing
+    from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed
     from holdfast.threat import Threat
 
     if bool(threat) == bool(smooth):

@@ -27,6 +27,7 @@ def open_with_embedder(
     from holdfast.errors import GalleryError, ModelError
     from holdfast.gallery import Gallery
     from holdfast.gallery.indexing import embedder_info
+    from holdfast.gallery.smoothed import smoothed, stored_smoothing
 
     gallery = Gallery.open(path, readonly=readonly)
     try:
@@ -44,6 +45,8 @@ def open_with_embedder(
             raise GalleryError(
                 f"the embedder of {path} is not where it was ({error}); name it with --model"
             ) from None
+        how = stored_smoothing(gallery.info.embedder)
+        embedder = embedder if how is None else smoothed(embedder, how)
         gallery.check_embedder(embedder_info(embedder))
     except BaseException:
         gallery.close()
@@ -68,12 +71,15 @@ def info(path: Path_, json: Json = False) -> None:
         "embedder": found.embedder.fingerprint,
         "location": found.embedder.location,
         "architecture": found.embedder.card.get("architecture", {}).get("name"),
+        "smoothed": found.embedder.card.get("smoothed"),
         "boxes": found.boxes,
         "certificates": kept,
     }
     if json:
         print_json({**document, "card": found.embedder.card})
         return
+    noise = document["smoothed"]
+    document["smoothed"] = f"sigma {noise['sigma']:g}, {noise['samples']} samples" if noise else "no"
     document["boxes"] = ", ".join(f"linf:{eps:g}" for eps in found.boxes) or "none"
     print_table(["", ""], [[key, str(value)] for key, value in document.items()])
 

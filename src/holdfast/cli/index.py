@@ -27,15 +27,30 @@ def index(
             help="Also store what each candidate can become when its image is altered within linf:EPS.",
         ),
     ] = None,
+    smooth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sigma=S,n=N",
+            help="Smooth the vectors by noise of standard deviation S; searches then say how far each hit holds "
+            "in l2, from N samples of the query (also alpha, first, gallery, seed, bound).",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Embed a folder of images into a gallery. Run it again to add what is new."""
     from holdfast import models
+    from holdfast.certify.smoothing import check_samples, parse_smoothing
+    from holdfast.errors import ConfigError
     from holdfast.workflow import open_and_index
 
     size = None if boxes is None else _size(boxes)
+    how = None if smooth is None else parse_smoothing(smooth)
+    if how is not None:
+        check_samples(how, 1)
+        if size is not None:
+            raise ConfigError("--boxes are for bound propagation, which a smoothed gallery does without")
     gallery, done = open_and_index(
-        models.find(model), images, out, location=model, prefix=prefix, prune=prune, boxes=size
+        models.find(model), images, out, location=model, prefix=prefix, prune=prune, boxes=size, smooth=how
     )
     with gallery:
         count = len(gallery)

@@ -13,7 +13,8 @@ from holdfast.cli.output import Json, print_json, print_table
 if TYPE_CHECKING:
     from holdfast.gallery import Gallery, Hits
     from holdfast.gallery.certified import CertifiedHits
-    from holdfast.models import AnyEmbedder
+    from holdfast.gallery.smoothed import SmoothedHits
+    from holdfast.models import AnyEmbedder, Smoothed
 
 Sharpness = Literal["interval", "elided", "crown"]
 
@@ -29,13 +30,17 @@ def search(
         str | None,
         typer.Option(
             help="Prove where each hit can stand if images were altered: [query|candidates|both:]linf:EPS[:m=M], "
-            "or linf:auto."
+            "or linf:auto; in a smoothed gallery l2:auto or l2:EPS."
         ),
     ] = None,
     method: Annotated[
         Sharpness,
         typer.Option(help="How hard to try for an altered query; crown takes seconds, and proves most."),
     ] = "interval",
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Samples of each query, in a smoothed gallery.  [default: the gallery's]"),
+    ] = None,
     keep: Annotated[
         bool,
         typer.Option(help="Keep the certificate in the gallery; later changes say what became of it."),
@@ -47,6 +52,7 @@ def search(
     from holdfast.cli.gallery import open_with_embedder
     from holdfast.errors import ConfigError, GalleryError
     from holdfast.files import atomic_write
+    from holdfast.models import Smoothed
     from holdfast.workflow import search as find
 
     if keep and certify is None:
@@ -61,7 +67,16 @@ def search(
             )
         proved: list[CertifiedHits] = []
         results: list[Hits] = []
-        if certify is not None:
+        smooth: list[SmoothedHits] = []
+        if isinstance(embedder, Smoothed):
+            if keep or method != "interval":
+                raise ConfigError(
+                    "--keep and --method are for bounds; a smoothed gallery has samples instead"
+                )
+            smooth = _smoothed(opened, embedder, images, min(k or 10, len(opened)), certify, samples)
+        elif samples is not None:
+            raise ConfigError(f"--samples are for a smoothed gallery, and {gallery} is not one")
+        elif certify is not None:
             proved = _certified(opened, embedder, images, min(k or 10, len(opened)), certify, method, keep)
         else:
             results = [find(opened, embedder, image, k or 10) for image in images]
@@ -72,13 +87,17 @@ def search(
         shown = [thumbnail(image.read_bytes()) for image in images]
         atomic_write(
             html,
-            hits_page(proved or results, shown, lambda path: thumbnail(stored_image(path)), str(gallery)),
+            hits_page(
+                smooth or proved or results, shown, lambda path: thumbnail(stored_image(path)), str(gallery)
+            ),
         )
     if json:
         certified = [{**asdict(result), "threat": str(result.threat)} for result in proved]
         plain = [{"query": r.query, "hits": [asdict(hit) for hit in r.hits]} for r in results]
-        print_json(certified or plain)
+        print_json([asdict(result) for result in smooth] or certified or plain)
         return
+    for found in smooth:
+        print_smoothed_hits(found)
     for entry in proved:
         print_proved(entry)
     if keep:
@@ -121,6 +140,61 @@ def _certified(
         )
         for image in images
     ]
+
+
+def _smoothed(
+    gallery: Gallery,
+    embedder: Smoothed,
+    images: list[Path],
+    k: int,
+    threat: str | None,
+    samples: int | None,
+) -> list[SmoothedHits]:
+    from dataclasses import replace
+
+    from holdfast.data import read_image
+    from holdfast.errors import ConfigError
+    from holdfast.gallery.smoothed import smoothed_search, stored_smoothing
+    from holdfast.threat import Threat
+
+    wanted = Threat.parse(threat or "l2:auto")
+    if wanted.norm != "l2" or wanted.who != "query":
+        raise ConfigError(
+            f"a smoothed gallery certifies an altered query in l2 (l2:auto or l2:EPS), not '{wanted}'; for bounds, "
+            "index without --smooth"
+        )
+    how = stored_smoothing(gallery.info.embedder)
+    assert how is not None
+    how = how if samples is None else replace(how, n=samples)
+    return [
+        smoothed_search(
+            gallery, embedder, read_image(image, embedder.spec), k, str(image), how=how, eps=wanted.eps
+        )
+        for image in images
+    ]
+
+
+def print_smoothed_hits(result: SmoothedHits) -> None:
+    """The hits of one query by noisy copies, with their radii, or why there is none."""
+    rows = [
+        [
+            str(entry.hit.rank),
+            entry.hit.id,
+            entry.hit.label or "",
+            f"{entry.hit.distance:.4f}",
+            f"{entry.radius:.4f}" if entry.radius > 0 else "none",
+            str(entry.verdict),
+            entry.reason,
+        ]
+        for entry in result.hits
+    ]
+    stays = f"stays in top {len(result.hits)} to l2"
+    columns = ["#", "id", "label", "distance", stays, "verdict", ""]
+    print_table(columns, rows, title=f"{result.query}, smoothed by noise of {result.sigma:g}")
+    if result.label is not None:
+        held = f"to l2 {result.label_radius:.4f}" if result.label_radius > 0 else "is not settled"
+        print(f"the nearest stays one of '{result.label}': {held}")
+    print(f"{result.samples:,} samples; all of this is wrong with probability at most {result.alpha:g}")
 
 
 def print_proved(result: CertifiedHits) -> None:

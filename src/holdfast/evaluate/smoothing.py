@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.certify.smoothing import Answers, Form, class_pairs
+from holdfast.certify.smoothing import Answers, Form, Smoothing, check_samples, class_pairs
 from holdfast.certify.smoothing.confidence import ball, printed_slack, share_below
 from holdfast.certify.smoothing.radius import printed_radius, vote_radius
 from holdfast.data import ImageSet
-from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import draw_or_all, ordered_ks
 from holdfast.evaluate.folder import ROWS, SMOOTHED, Task, pending
 from holdfast.evaluate.rows import Rows, read_rows
@@ -32,33 +31,6 @@ RULES = ("paper", "half-space", "cdf", "votes")
 BLOCK = 5
 SIZES = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0)
 """The radii of the table, in units of σ."""
-
-
-@dataclass(frozen=True)
-class Smoothing:
-    """How rankings are smoothed: the noise, and how many samples say what about it.
-
-    `n` samples of a query answer; `first` others choose what is asked and place levels; a gallery vector is
-    the mean of `gallery`, and from then on just a number. `alpha` is each query's probability that its
-    radius is too large.
-    """
-
-    sigma: float
-    n: int = 1000
-    alpha: float = 0.01
-    first: int = 100
-    gallery: int = 64
-    seed: int = 0
-    bound: float | None = None
-    """No vector is longer; 1 for normalised ones, for others it must be known."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.sigma < np.inf:
-            raise ConfigError(f"the noise needs a standard deviation above 0, not {self.sigma}")
-        if not 0 < self.alpha < 1:
-            raise ConfigError(f"alpha is a probability between 0 and 1, not {self.alpha}")
-        if min(self.n, self.first, self.gallery) < 1:
-            raise ConfigError("smoothing needs at least 1 sample of each kind")
 
 
 @dataclass(frozen=True)
@@ -134,38 +106,6 @@ def certify_smoothed(
                 writer.append(rows)
         task.finish(writer, [asdict(line) for line in _table(writer.read())])
     return read_smoothed(task.folder)
-
-
-def parse_smoothing(text: str) -> Smoothing:
-    """`sigma=0.1,n=1000,alpha=0.01` as a `Smoothing`; `sigma` must be there."""
-    real = ("sigma", "alpha", "bound")
-    kinds = {field.name: float if field.name in real else int for field in fields(Smoothing)}
-    values: dict[str, Any] = {}
-    for part in text.split(","):
-        name, equals, value = part.strip().partition("=")
-        if not equals or name not in kinds:
-            raise ConfigError(
-                f"smoothing is given as sigma=0.1,n=1000,… with {', '.join(kinds)}; found '{part}'"
-            )
-        try:
-            values[name] = kinds[name](value)
-        except ValueError:
-            wanted = "a number" if kinds[name] is float else "a whole number"
-            raise ConfigError(f"smoothing: {name} is {wanted}, not '{value}'") from None
-    if "sigma" not in values:
-        raise ConfigError("smoothing needs the noise's standard deviation, for example sigma=0.1,n=1000")
-    return Smoothing(**values)
-
-
-def check_samples(smoothing: Smoothing, k: int) -> None:
-    """Refuse, before any work, a number of samples that cannot certify anything at this alpha."""
-    most = float(share_below(np.array([smoothing.n]), smoothing.n, smoothing.alpha / k)[0])
-    if most <= 0.5:
-        least = int(np.log(smoothing.alpha / k) / np.log(0.5)) + 1
-        raise ConfigError(
-            f"{smoothing.n} samples cannot certify anything at alpha {smoothing.alpha:g}; take at least {least}, "
-            "and a thousand to certify much"
-        )
 
 
 def read_smoothed(folder: Path) -> SmoothedCertification:

@@ -24,6 +24,7 @@ from holdfast.gallery.kept import Rechecked
 from holdfast.gallery.values import EmbedderInfo, Item
 from holdfast.gallery.writing import some
 from holdfast.models import AnyEmbedder
+from holdfast.models.smoothed import at_once
 from holdfast.progress import bar
 from holdfast.spec import ImageSpec
 
@@ -104,8 +105,9 @@ def index_images(
                 maker.sizes = gallery.info.boxes
         names = list(labels)
         with bar("indexing", len(names)) as advance, ThreadPoolExecutor(workers()) as pool:
-            for first in range(0, len(names), PIECE):
-                part = slice(first, first + PIECE)
+            size = at_once(embedder, PIECE)
+            for first in range(0, len(names), size):
+                part = slice(first, first + size)
                 read = pool.map(
                     lambda name, item: _read(source, name, item, known.get(item.id), embedder.spec),
                     names[part],

@@ -21,7 +21,6 @@ from holdfast.models.embedder import Embedder, placement
 from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, reader
 from holdfast.models.modes import evaluating
-from holdfast.progress import bar
 from holdfast.randomness import generator
 from holdfast.spec import ImageSpec
 
@@ -98,11 +97,9 @@ class Smoothed:
         """The mean vectors of `images` (uint8, floats in [0, 1], or an image set)."""
         total, read = reader(images, self.spec)
         means = torch.zeros((total, self.dim), dtype=torch.float64)
-        with bar("sampling", total) as advance:
-            for i in range(total):
-                for part in self.sample(read(i, i + 1)[0], 0, self.samples):
-                    means[i] += part.double().sum(0)
-                advance()
+        for i in range(total):
+            for part in self.sample(read(i, i + 1)[0], 0, self.samples):
+                means[i] += part.double().sum(0)
         return (means / self.samples).float()
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -130,3 +127,8 @@ class Smoothed:
         with evaluating(self.base), torch.no_grad():
             vectors: Tensor = self.base(noisy.to(device=device, dtype=dtype)).cpu()
         return vectors
+
+
+def at_once(embedder: object, images: int) -> int:
+    """How many images to embed before the work is written down: fewer where each is embedded many times."""
+    return max(1, images // embedder.samples) if isinstance(embedder, Smoothed) else images

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from holdfast.certify import Verdict
 from holdfast.gallery import Hit, Hits
 from holdfast.gallery.certified import CertifiedHit, CertifiedHits
+from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
 from holdfast.report.page import Picture, in_words, render
 from holdfast.threat import Threat
 
 
 def hits_page(
-    results: Sequence[Hits | CertifiedHits],
+    results: Sequence[Hits | CertifiedHits | SmoothedHits],
     query_pictures: Sequence[bytes | None],
     picture: Callable[[str | None], bytes | None],
     gallery: str,
@@ -28,6 +29,9 @@ def hits_page(
         if isinstance(found, CertifiedHits):
             sentences = _meaning(found.threat, len(found.hits))
             row += [_certified(entry, found.threat, picture) for entry in found.hits]
+        elif isinstance(found, SmoothedHits):
+            sentences = _smoothed_meaning(found)
+            row += [_smoothed(entry, picture) for entry in found.hits]
         else:
             row += [_plain("hit", hit, (), picture) for hit in found.hits]
         rows.append(row)
@@ -49,6 +53,27 @@ def _certified(entry: CertifiedHit, threat: Threat, picture: Callable[[str | Non
         more.append(f"to ε {entry.eps:.4f}" if entry.eps >= 0 else "to no ε")
     kind = "certified" if entry.verdict == Verdict.CERTIFIED else "hit"
     return _plain(kind, entry.hit, more, picture)
+
+
+def _smoothed(entry: SmoothedHit, picture: Callable[[str | None], bytes | None]) -> Picture:
+    more = [str(entry.verdict)]
+    if entry.radius > 0:
+        more.append(f"to ℓ2 {entry.radius:.4f} (ℓ∞ {entry.pixel:.5f})")
+    kind = "certified" if entry.verdict == Verdict.CERTIFIED else "hit"
+    return _plain(kind, entry.hit, [*more, *([entry.reason] if entry.reason else [])], picture)
+
+
+def _smoothed_meaning(found: SmoothedHits) -> list[str]:
+    """What the radii say and what they do not."""
+    k = len(found.hits)
+    return [
+        f"Hits are ranked by the mean vector of {found.samples:,} noisy copies of the query (σ = {found.sigma:g}). "
+        f"Below each stands how far the query may be altered, in ℓ2 over the whole image, while the hit stays "
+        f"among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about one query together "
+        f"are wrong with probability at most {found.alpha:g}.",
+        "ABSTAIN: the samples do not settle whether the hit is among them at all. An attacker can force that, but "
+        "not a sure wrong answer. A certificate says where a hit stands, not whether it is right.",
+    ]
 
 
 def _meaning(threat: Threat, k: int) -> list[str]:

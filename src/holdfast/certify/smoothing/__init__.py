@@ -1,5 +1,15 @@
 """Certificates by randomized smoothing: for any embedder, in ℓ2, with a stated probability of failure."""
 
 from holdfast.certify.smoothing.pairs import Answers, Form, Pairs, candidate_pairs, class_pairs
+from holdfast.certify.smoothing.settings import Smoothing, check_samples, parse_smoothing
 
-__all__ = ["Answers", "Form", "Pairs", "candidate_pairs", "class_pairs"]
+__all__ = [
+    "Answers",
+    "Form",
+    "Pairs",
+    "Smoothing",
+    "candidate_pairs",
+    "check_samples",
+    "class_pairs",
+    "parse_smoothing",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.certify.smoothing.confidence import mean_below, shares_below
-from holdfast.certify.smoothing.radius import cdf_radius, half_space_radius
+from holdfast.certify.smoothing.radius import cdf_radius, half_space_radius, least_mean
 from holdfast.errors import ConfigError
 
 Array = NDArray[np.float64]
@@ -35,6 +36,14 @@ class Pairs:
         middle = (np.asarray(nearer, dtype=np.float64) + farther) / 2
         directions = apart * scale
         return cls(directions, np.einsum("ij,ij->i", directions, middle))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pairs]) -> Pairs:
+        """The pairs of all parts, one after another."""
+        return cls(
+            np.concatenate([part.directions for part in parts]),
+            np.concatenate([part.thresholds for part in parts]),
+        )
 
     def __len__(self) -> int:
         return len(self.thresholds)
@@ -95,14 +104,28 @@ class Answers:
         never far below the latter; `half-space`: that alone. The printed form (Lemma 3.8 and Theorem 3.5 of
         RetrievalGuard) is never above either on the same samples and pair.
         """
-        t, share = self.pairs.thresholds, alpha if form == "half-space" else alpha / 2
-        plain = half_space_radius(
-            mean_below(self._sum / self.n, self.n, share, self.bound), t, sigma, self.bound
-        )
+        plain, shares = self._known(sigma, alpha, 1, form)
         if form == "half-space":
             return plain
-        shares = shares_below(self._counts, self.n, alpha / 2)
-        return np.maximum(plain, cdf_radius(self.levels, shares, t, sigma, self.bound))
+        return np.maximum(plain, cdf_radius(self.levels, shares, self.pairs.thresholds, sigma, self.bound))
+
+    def hold(self, radius: float, sigma: float, alpha: float, times: int = 1) -> NDArray[np.bool_]:
+        """Which pairs have a radius above this one, which is much quicker to say than how large theirs is.
+
+        With `times` above 1 it is what that many times the samples would say if they looked the same: a
+        forecast, no certificate.
+        """
+        plain, shares = self._known(sigma, alpha, times, "cdf")
+        rho = np.full(len(self.pairs), radius / sigma)
+        mean = least_mean(self.levels, shares, self.bound)(rho)
+        return np.asarray((plain > radius) | (mean > self.pairs.thresholds))
+
+    def _known(self, sigma: float, alpha: float, times: int, form: Form) -> tuple[Array, Array]:
+        """The half-space radii, and the lower bounds of P(X ≥ level); α is divided among them where both count."""
+        n, share = self.n * times, alpha if form == "half-space" else alpha / 2
+        mean = mean_below(self._sum / self.n, n, share, self.bound)
+        plain = half_space_radius(mean, self.pairs.thresholds, sigma, self.bound)
+        return plain, shares_below(self._counts * times, n, alpha / 2)
 
     def top_radius(self, k: int, sigma: float, alpha: float, form: Form = "cdf") -> float:
         """At most k − 1 pairs fail at x + δ for every ‖δ‖₂ below the result, with probability at least 1 − α.
@@ -110,6 +133,11 @@ class Answers:
         The k-th smallest radius, each at α/k: only the k pairs whose true radii are smallest can make it too
         large, whichever those are, so no union over the gallery is needed.
         """
-        if k > len(self.pairs):
-            return float("inf")
-        return float(np.partition(self.radii(sigma, alpha / k, form), k - 1)[k - 1])
+        return float(kth(self.radii(sigma, alpha / k, form), k))
+
+
+def kth(radii: Array, k: int) -> Array:
+    """The k-th smallest radius of each row: below it at most k − 1 pairs fail. Infinite where there are fewer."""
+    if k > radii.shape[-1]:
+        return np.full(radii.shape[:-1], np.inf)
+    return np.asarray(np.partition(radii, k - 1, axis=-1)[..., k - 1])

@@ -9,12 +9,14 @@ are given (`confidence.py`). A radius of 0 proves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.float64]
-_HALVINGS = 60
+_HALVINGS = 40
 
 
 def printed_radius(margin: Array, sigma: float, bound: float) -> Array:
@@ -46,18 +48,8 @@ def cdf_radius(levels: Array, shares: Array, threshold: Array, sigma: float, bou
     reaches t. `levels` and `shares` have a row for each pair, levels rising and within [−F, F]; `threshold` has
     one number for each. By convexity never below the half-space form of the same distribution.
     """
-    levels = np.clip(np.asarray(levels, dtype=np.float64), -bound, bound)
-    steps = np.diff(levels, axis=1, prepend=-bound)
-    if (steps < 0).any():
-        raise ValueError("levels must rise")
-    places = ndtri(np.clip(shares, 0.0, 1.0))
+    least = least_mean(levels, shares, bound)
     threshold = np.asarray(threshold, dtype=np.float64)
-
-    def least(rho: Array) -> Array:
-        with np.errstate(invalid="ignore"):
-            held = ndtr(places - rho[:, None])
-        return np.asarray(-bound + (steps * np.nan_to_num(held)).sum(1))
-
     # Where the mean cannot reach t whatever the perturbation, the radius is infinite.
     low = np.zeros(len(levels))
     high = np.full(len(levels), 64.0)
@@ -67,6 +59,22 @@ def cdf_radius(levels: Array, shares: Array, threshold: Array, sigma: float, bou
         above = least(middle) > threshold
         low, high = np.where(above, middle, low), np.where(above, high, middle)
     return np.where(beyond, np.inf, sigma * low)
+
+
+def least_mean(levels: Array, shares: Array, bound: float) -> Callable[[Array], Array]:
+    """The lower bound of E⟨h(x + δ + z), w⟩ in `cdf_radius`, for each pair, as a function of ‖δ‖/σ."""
+    levels = np.clip(np.asarray(levels, dtype=np.float64), -bound, bound)
+    steps = np.diff(levels, axis=1, prepend=-bound)
+    if (steps < 0).any():
+        raise ValueError("levels must rise")
+    places = ndtri(np.clip(shares, 0.0, 1.0))
+
+    def least(rho: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            held = ndtr(places - rho[:, None])
+        return np.asarray(-bound + (steps * np.nan_to_num(held)).sum(1))
+
+    return least
 
 
 def vote_radius(share: Array, sigma: float, need: float = 0.5) -> Array:

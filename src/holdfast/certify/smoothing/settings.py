@@ -1,0 +1,70 @@
+"""How a search is smoothed: the noise, and how many samples say what about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from holdfast.certify.smoothing.confidence import share_below
+from holdfast.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """How rankings are smoothed: the noise, and how many samples say what about it.
+
+    `n` samples of a query answer; `first` others choose what is asked and place levels; a gallery vector is
+    the mean of `gallery`, and from then on just a number. `alpha` is each query's probability that its
+    radius is too large.
+    """
+
+    sigma: float
+    n: int = 1000
+    alpha: float = 0.01
+    first: int = 100
+    gallery: int = 64
+    seed: int = 0
+    bound: float | None = None
+    """No vector is longer; 1 for normalised ones, for others it must be known."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sigma < np.inf:
+            raise ConfigError(f"the noise needs a standard deviation above 0, not {self.sigma}")
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha is a probability between 0 and 1, not {self.alpha}")
+        if min(self.n, self.first, self.gallery) < 1:
+            raise ConfigError("smoothing needs at least 1 sample of each kind")
+
+
+def parse_smoothing(text: str) -> Smoothing:
+    """`sigma=0.1,n=1000,alpha=0.01` as a `Smoothing`; `sigma` must be there."""
+    real = ("sigma", "alpha", "bound")
+    kinds = {field.name: float if field.name in real else int for field in fields(Smoothing)}
+    values: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name not in kinds:
+            raise ConfigError(
+                f"smoothing is given as sigma=0.1,n=1000,… with {', '.join(kinds)}; found '{part}'"
+            )
+        try:
+            values[name] = kinds[name](value)
+        except ValueError:
+            wanted = "a number" if kinds[name] is float else "a whole number"
+            raise ConfigError(f"smoothing: {name} is {wanted}, not '{value}'") from None
+    if "sigma" not in values:
+        raise ConfigError("smoothing needs the noise's standard deviation, for example sigma=0.1,n=1000")
+    return Smoothing(**values)
+
+
+def check_samples(smoothing: Smoothing, k: int) -> None:
+    """Refuse, before any work, a number of samples that cannot certify anything at this alpha."""
+    most = float(share_below(np.array([smoothing.n]), smoothing.n, smoothing.alpha / k)[0])
+    if most <= 0.5:
+        least = int(np.log(smoothing.alpha / k) / np.log(0.5)) + 1
+        raise ConfigError(
+            f"{smoothing.n} samples cannot certify anything at alpha {smoothing.alpha:g}; take at least {least}, "
+            "and a thousand to certify much"
+        )

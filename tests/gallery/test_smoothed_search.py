@@ -1,0 +1,177 @@
+"""Search by noisy copies: radii against a smoothed function that is known exactly, budgets, and what is refused.
+
+h(x) = (cos⟨a, x⟩, sin⟨a, x⟩), so that g(x) = e^(−σ²‖a‖²/2) h(x): an attack moves the angle by ⟨a, δ⟩ and by
+nothing else, and the radius to which a candidate stays among the first k is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import workflow
+from holdfast.certify import Verdict
+from holdfast.certify.smoothing import Smoothing
+from holdfast.errors import ConfigError, GalleryError
+from holdfast.gallery import Gallery
+from holdfast.gallery import smoothed as room
+from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search, stored_smoothing
+from holdfast.models import Foreign
+
+HOW = Smoothing(sigma=0.25, n=600, alpha=0.05, first=60, gallery=8)
+SLOPE = torch.full((16,), 0.25)
+"""Of length 1."""
+
+
+def circle(angles: torch.Tensor) -> torch.Tensor:
+    return torch.stack([angles.cos(), angles.sin()], 1)
+
+
+@pytest.fixture
+def turning():
+    return Foreign(lambda images: circle(images.flatten(1) @ SLOPE), (1, 4, 4), unit_norm=True)
+
+
+def make(path, embedder, angles, labels=None, how=HOW):
+    """A gallery of points on the circle, as if they were smoothed vectors."""
+    wrapped = smoothed(embedder, how)
+    info = smoothed_info(wrapped, embedder_info(wrapped), how)
+    gallery = Gallery.create(path, dim=2, embedder=info)
+    gallery.add([f"c{i:03}" for i in range(len(angles))], circle(torch.as_tensor(angles)).numpy(), labels=labels)
+    return gallery, wrapped
+
+
+def pixels(level: float) -> np.ndarray:
+    """An image whose angle is 4·level, as far as 8 bits can say it."""
+    return np.full((1, 4, 4), round(level * 255), dtype=np.uint8)
+
+
+def turns(angles: np.ndarray, start: float, chosen: int, k: int) -> float:
+    """How far the angle can turn, either way, with the chosen candidate among the k nearest."""
+    for turn in np.arange(0, 3, 1e-3):
+        for way in (-1, 1):
+            away = np.abs(angles - (start + way * turn))
+            if (away < away[chosen]).sum() >= k:
+                return float(turn)
+    return 3.0
+
+
+def test_radii_are_below_what_is_true_and_above_nothing(turning, tmp_path):
+    angles = np.array([0.9, 1.0, 1.3, 1.9, 2.4, 0.1, -0.4, 2.9])
+    gallery, wrapped = make(tmp_path / "g", turning, angles)
+    image = pixels(0.28)
+    start = float(image[0, 0, 0] / 255 * 4)
+    with gallery:
+        found = smoothed_search(gallery, wrapped, image, 3)
+    assert [entry.hit.id for entry in found.hits] == ["c001", "c002", "c000"]
+    for entry in found.hits:
+        true = turns(angles, start, int(entry.hit.id[1:]), 3)
+        assert 0 < entry.radius <= true
+        assert entry.verdict == Verdict.CERTIFIED
+        assert entry.pixel == pytest.approx(entry.radius / 4)
+    assert max(entry.radius for entry in found.hits) > 0.1
+    assert found.samples == HOW.n
+
+
+def test_statements_fail_no_more_often_than_alpha(turning, tmp_path, monkeypatch):
+    """Many queries with seeds of their own, most of them near a place where the order turns."""
+    how = replace(HOW, n=100, first=20, alpha=0.1)
+    angles = np.linspace(-1, 4, 12)
+    middle = (angles[4] + angles[5]) / 2
+    wrong = 0
+    for seed in range(120):
+        path = tmp_path / f"g{seed}"
+        gallery, wrapped = make(path, turning, angles, [str(i % 2) for i in range(12)], replace(how, seed=seed))
+        image = pixels((middle + 0.02 * (seed % 5 - 2)) / 4)
+        start = float(image[0, 0, 0] / 255 * 4)
+        with gallery:
+            found = smoothed_search(gallery, wrapped, image, 1)
+        bad = any(e.radius > turns(angles, start, int(e.hit.id[1:]), 1) + 1e-3 for e in found.hits)
+        wrong += bad
+    assert wrong <= 20  # Of 120 at 0.1: more has probability below 1 %.
+
+
+def test_what_is_close_abstains_and_says_how_many_samples_would_do(turning, tmp_path):
+    angles = np.array([1.0, 1.3, 2.5])
+    gallery, wrapped = make(tmp_path / "g", turning, angles)
+    # Nearly in the middle of the first two.
+    image = pixels(1.13 / 4)
+    with gallery:
+        found = smoothed_search(gallery, wrapped, image, 1, how=replace(HOW, n=50))
+        assert found.hits[0].verdict == Verdict.ABSTAIN
+        assert found.hits[0].radius == 0
+        assert found.hits[0].samples is not None
+        more = smoothed_search(gallery, wrapped, image, 1, how=replace(HOW, n=4 * found.hits[0].samples))
+    assert more.hits[0].verdict == Verdict.CERTIFIED
+    assert more.hits[0].reason == ""
+
+
+def test_a_fixed_radius_is_settled_early(turning, tmp_path):
+    gallery, wrapped = make(tmp_path / "g", turning, np.array([1.0, 2.5, -1.0]))
+    with gallery:
+        sure = smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=0.05, how=replace(HOW, n=8000))
+        full = smoothed_search(gallery, wrapped, pixels(0.25), 1, how=replace(HOW, n=8000))
+        far = smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=2.0, how=replace(HOW, n=8000))
+    assert sure.samples == 1000
+    assert sure.hits[0].verdict == Verdict.CERTIFIED
+    assert full.samples == 8000
+    # Each look has its share of alpha, so that stopping early costs something.
+    assert 0.05 < sure.hits[0].radius < full.hits[0].radius
+    assert far.hits[0].verdict == Verdict.UNKNOWN
+    assert far.samples < 8000
+
+
+def test_the_class_of_the_nearest_outlives_its_hits(turning, tmp_path):
+    """Two of one class side by side: each may lose the first place to the other, the class keeps it."""
+    angles = np.array([0.95, 1.05, 2.2, -0.3])
+    gallery, wrapped = make(tmp_path / "g", turning, angles, ["a", "a", "b", "b"])
+    with gallery:
+        found = smoothed_search(gallery, wrapped, pixels(0.25), 1)
+    assert found.label == "a"
+    assert found.hits[0].radius < found.label_radius < (2.2 + 1.05) / 2 - 1
+
+
+def test_candidates_that_are_not_near_count_too(turning, tmp_path, monkeypatch):
+    """With few looked at in full the others get the looser form: a smaller radius, never a larger one."""
+    angles = np.linspace(0.0, 2.0, 21)
+    gallery, wrapped = make(tmp_path / "g", turning, angles, ["a", "b", "c"] * 7)
+    with gallery:
+        whole = smoothed_search(gallery, wrapped, pixels(0.26), 2)
+        monkeypatch.setattr(room, "NEAR", 5)
+        part = smoothed_search(gallery, wrapped, pixels(0.26), 2)
+        assert [entry.hit for entry in part.hits] == [entry.hit for entry in whole.hits]
+        for few, all_ in zip(part.hits, whole.hits, strict=True):
+            assert few.radius <= all_.radius + 1e-9
+        # A rival just beyond those looked at must be seen.
+        monkeypatch.setattr(room, "NEAR", 3)
+        blind = smoothed_search(gallery, wrapped, pixels(0.26), 2)
+    for entry in blind.hits:
+        assert entry.radius <= turns(angles, pixels(0.26)[0, 0, 0] / 255 * 4, int(entry.hit.id[1:]), 2)
+
+
+def test_twins_are_never_told_apart(turning, tmp_path):
+    gallery, wrapped = make(tmp_path / "g", turning, np.array([1.0, 1.0, 2.5]))
+    with gallery:
+        found = smoothed_search(gallery, wrapped, pixels(0.25), 1)
+    assert found.hits[0].verdict == Verdict.ABSTAIN
+    assert found.hits[0].samples is None
+
+
+def test_a_gallery_says_how_it_is_searched(turning, tmp_path):
+    gallery, wrapped = make(tmp_path / "g", turning, np.array([1.0, 2.0]))
+    with gallery:
+        assert stored_smoothing(gallery.info.embedder) == replace(HOW, bound=wrapped.bound)
+        plain = workflow.search(gallery, wrapped, pixels(0.25), 1)
+        assert plain == smoothed_search(gallery, wrapped, pixels(0.25), 1).plain
+        with pytest.raises(ConfigError, match="cannot certify anything"):
+            smoothed_search(gallery, wrapped, pixels(0.25), 1, how=replace(HOW, n=3))
+        with pytest.raises(ConfigError, match="between 0 and 4"):
+            smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=5.0)
+        with pytest.raises(GalleryError, match="was made by embedder"):
+            smoothed_search(gallery, smoothed(turning, replace(HOW, sigma=0.5)), pixels(0.25), 1)
+    with pytest.raises(ConfigError, match="not smoothed again"):
+        smoothed(wrapped, HOW)
