@@ -41,7 +41,9 @@ def make(path, embedder, angles, labels=None, how=HOW):
     wrapped = smoothed(embedder, how)
     info = smoothed_info(wrapped, embedder_info(wrapped), how)
     gallery = Gallery.create(path, dim=2, embedder=info)
-    gallery.add([f"c{i:03}" for i in range(len(angles))], circle(torch.as_tensor(angles)).numpy(), labels=labels)
+    gallery.add(
+        [f"c{i:03}" for i in range(len(angles))], circle(torch.as_tensor(angles)).numpy(), labels=labels
+    )
     return gallery, wrapped
 
 
@@ -85,7 +87,9 @@ def test_statements_fail_no_more_often_than_alpha(turning, tmp_path, monkeypatch
     wrong = 0
     for seed in range(120):
         path = tmp_path / f"g{seed}"
-        gallery, wrapped = make(path, turning, angles, [str(i % 2) for i in range(12)], replace(how, seed=seed))
+        gallery, wrapped = make(
+            path, turning, angles, [str(i % 2) for i in range(12)], replace(how, seed=seed)
+        )
         image = pixels((middle + 0.02 * (seed % 5 - 2)) / 4)
         start = float(image[0, 0, 0] / 255 * 4)
         with gallery:

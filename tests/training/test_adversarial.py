@@ -287,6 +287,12 @@ def test_a_collapse_is_reported_as_it_begins_and_once():
     assert look(7, 1e-5, 0.0) == []
     watch = Watch(watch.spread, watch.said)
     assert look(8, 1e-5, 0.0) == [], "nor after a resume"
+    watch = Watch()
+    watch.begin(torch.eye(5))
+    assert watch.spread == pytest.approx(2**0.5)
+    assert ["a collapse begins" in said for said in look(1, 0.01, 0.5)] == [True], (
+        "before anything was logged"
+    )
 
 
 def test_a_constant_network_is_refused():

@@ -35,7 +35,7 @@ from holdfast.training.losses import telemetry
 from holdfast.training.samplers import Sampler
 from holdfast.training.schedules import learning_rate
 from holdfast.training.state import load_state, save_state
-from holdfast.training.watch import Watch, line, refuse_constant
+from holdfast.training.watch import Watch, line
 
 STATE = "state.safetensors"
 LOG = "log.jsonl"
@@ -144,7 +144,7 @@ def fit(
                     "use a lower learning rate (--lr) or train.clip in a new run"
                 )
             if step == 0:
-                refuse_constant(terms.embeddings)
+                watch.begin(terms.embeddings)
             optimiser.step()
             step += 1
             if log is not None and (step % settings.log_every == 0 or step == steps):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import torch
 from torch import Tensor
 
 from holdfast.errors import RunError
+from holdfast.training.losses import distances
 
 SHRUNK, ENTANGLED = 0.1, 0.02
 """Below these shares of its first mean distance, and of separability, a batch begins to collapse."""
+TINY = 0.01
+"""Below this share of its first mean distance it collapses however its classes stand."""
 COLLAPSED = 1e-3
 """A batch whose mean distance is below this share of its first value has collapsed."""
 ALIKE = 1e-6
@@ -49,6 +53,12 @@ class Watch:
         self.said = set(said)
         """What is not said again, also after a resume."""
 
+    def begin(self, embeddings: Tensor) -> None:
+        """Take the first batch, before any step, as what later ones are compared with."""
+        refuse_constant(embeddings)
+        apart = ~torch.eye(len(embeddings), dtype=torch.bool)
+        self.spread = distances(embeddings.detach())[apart].mean().item()
+
     def look(self, step: int, steps: int, seen: Mapping[str, float]) -> Iterator[str]:
         """Sentences for the person who trains."""
         distance = seen["mean_distance"]
@@ -74,5 +84,7 @@ class Watch:
         return new
 
     def _collapsing(self, seen: Mapping[str, float]) -> bool:
-        """Shrunk embeddings and entangled classes at once: the two faces of a collapse (seed 004, §4.3)."""
-        return seen["mean_distance"] < SHRUNK * self.spread and seen.get("separability", 1.0) < ENTANGLED
+        """Shrunk embeddings and entangled classes at once: the two faces of a collapse (CA-TRIDE, §4.3)."""
+        distance = seen["mean_distance"]
+        entangled = seen.get("separability", 1.0) < ENTANGLED
+        return distance < TINY * self.spread or (distance < SHRUNK * self.spread and entangled)
