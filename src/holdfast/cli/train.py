@@ -35,6 +35,20 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Steps; overrides epochs.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="Train on images with Gaussian noise of this standard deviation, for smoothed search."
+        ),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--train",
+            metavar="all|last-blocks|head",
+            help="What learns: the whole network, its last blocks, or a head on kept features.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -54,7 +68,14 @@ def train(
         "data": {"name": data, "split": split, "image_size": image_size},
         "model": {"name": model, "dim": dim},
         "defence": {"name": defence},
-        "train": {"epochs": epochs, "steps": steps, "batch": batch, "lr": lr},
+        "train": {
+            "epochs": epochs,
+            "steps": steps,
+            "batch": batch,
+            "lr": lr,
+            "noise": noise,
+            "part": part,
+        },
     }
     given = merge(read_toml(config) if config else {}, options)
     if threat is not None:

@@ -20,13 +20,15 @@ class Blueprint:
 
     `network(spec, dim, **options)` gives the network and its embedding size; its keyword-only
     arguments are the options. `classifier` is how the names of the last layer begin, which is
-    ours and never read from a file of weights.
+    ours and never read from a file of weights; `last_blocks` are how the names of the layers before it begin
+    that are worth fine-tuning by themselves.
     """
 
     network: Callable[..., tuple[nn.Module, int]]
     dim: int
     unit_norm: bool
     classifier: str
+    last_blocks: tuple[str, ...] = ()
     min_side: int = 1
     colour_only: bool = False
     pixels: Pixels | None = None

@@ -156,6 +156,7 @@ EFFICIENTNET_LITE0 = Blueprint(
     dim=128,
     unit_norm=True,
     classifier="_fc.",
+    last_blocks=("_blocks.14.", "_blocks.15.", "_conv_head.", "_bn1."),
     colour_only=True,
     # (255 x − 127) / 128, as the weights were trained.
     pixels=Pixels(mean=(127 / 255,) * 3, std=(128 / 255,) * 3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from holdfast.models.blueprint import IMAGENET, Blueprint, embedding_layer
@@ -111,5 +113,12 @@ def resnet50(spec: ImageSpec, dim: int, *, head: str = "linear") -> tuple[nn.Mod
     return _with_head(_ResNet(spec, _Bottleneck, (3, 4, 6, 3)), dim, head)
 
 
-RESNET18 = Blueprint(resnet18, dim=512, unit_norm=True, classifier="fc.", colour_only=True, pixels=IMAGENET)
-RESNET50 = Blueprint(resnet50, dim=128, unit_norm=True, classifier="fc.", colour_only=True, pixels=IMAGENET)
+_SHARED: dict[str, Any] = {
+    "unit_norm": True,
+    "classifier": "fc.",
+    "last_blocks": ("layer4.",),
+    "colour_only": True,
+    "pixels": IMAGENET,
+}
+RESNET18 = Blueprint(resnet18, dim=512, **_SHARED)
+RESNET50 = Blueprint(resnet50, dim=128, **_SHARED)

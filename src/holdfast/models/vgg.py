@@ -51,6 +51,7 @@ VGG11 = Blueprint(
     dim=128,
     unit_norm=False,
     classifier="classifier.",
+    last_blocks=("features.16.", "features.18."),
     min_side=32,
     colour_only=True,
     pixels=IMAGENET,

@@ -59,6 +59,12 @@ class TrainSection(_Section):
     crop: int | None = Field(default=None, ge=0)
     """Pixels by which a random crop shifts an image; None: an eighth of a colour image, 0 of a grey one."""
     flip: bool | None = None
+    noise: float = Field(default=0.0, ge=0, le=2)
+    """Standard deviation of the Gaussian noise that every image gets by itself; not clamped."""
+    part: Literal["all", "last-blocks", "head"] = "all"
+    """What learns. The rest of the network is frozen, its batch norm too."""
+    copies: int = Field(default=4, ge=1)
+    """With `part = "head"`: of how many augmented, noisy copies of each image the features are kept."""
     freeze_batch_norm: bool = False
     log_every: int = Field(default=20, ge=1)
     validate_every: int | None = Field(default=None, ge=1)

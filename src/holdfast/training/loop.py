@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.errors import RunError
-from holdfast.models import to_unit
 from holdfast.progress import bar
 from holdfast.randomness import derive
 from holdfast.training import processes
-from holdfast.training.augment import augment
+from holdfast.training.augment import prepared
 from holdfast.training.config import TrainSection
 from holdfast.training.defences import Batch, Defence, Moment
 from holdfast.training.log import Log
@@ -123,8 +122,13 @@ def fit(
             moment = Moment(step, steps)
             torch.default_generator.manual_seed(derive(seed, "step", step))
             chosen = sampler.indices(step)
-            pixels = augment(images.batch(chosen), crop=settings.crop or 0, flip=bool(settings.flip))
-            batch = Batch(to_unit(pixels), targets[chosen])
+            drawn = prepared(
+                images.batch(chosen),
+                crop=settings.crop or 0,
+                flip=bool(settings.flip),
+                noise=settings.noise,
+            )
+            batch = Batch(drawn, targets[chosen])
             factor = learning_rate(
                 settings.schedule, moment.done, milestones=settings.milestones, decay=settings.decay
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from holdfast import data, models
 from holdfast.data import Dataset, ImageSet
@@ -19,15 +20,19 @@ from holdfast.files import atomic_write, exclusive
 from holdfast.metrics import rank
 from holdfast.metrics.summary import hit_rate
 from holdfast.models import Embedder
+from holdfast.models.parts import Head, learn_only
 from holdfast.randomness import derive
 from holdfast.spec import ImageSpec
 from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
 from holdfast.training.defences import build_defence, defence_class
-from holdfast.training.loop import Outcome, fit, total_steps
-from holdfast.training.processes import is_first, joined, wait_for_all
+from holdfast.training.features import FEATURES, cached_features, clean_features
+from holdfast.training.loop import Images, Outcome, fit, total_steps
+from holdfast.training.processes import count, is_first, joined, wait_for_all
 
 CONFIG = "config.toml"
 VALIDATION_IMAGES = 2000
+PLAIN = ("triplet", "margin")
+"""Defences that do nothing with images but embed them."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ def train(
 def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     begun = _stored_config(out, config)
     config = begun or config
+    _check_plain(config)
     dataset = load_data(config)
     embedder = build_embedder(config, dataset.train.spec)
     config = begun or settle(config, dataset, embedder)
@@ -65,12 +71,19 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     labels = training.require_labels("training")
     sampler = defence.sampler(labels, config.train.batch, config.seed)
     embedder.freeze_batch_norm = config.train.freeze_batch_norm
+    learn_only(embedder, config.train.part)
     with _seeded(config.seed, "prepare"):
         defence.prepare(embedder)
     metrics: dict[str, float] = {}
 
+    model: nn.Module = embedder
+    drawn: Images = training
+    watched: Tensor | None = None
+
     def validate() -> dict[str, float]:
-        metrics.update(validation_recall(embedder, validation) if validation is not None else {})
+        if validation is not None:
+            vectors = embedder.embed(validation) if watched is None else _through(model, watched)
+            metrics.update(validation_recall(vectors, validation))
         return dict(metrics)
 
     say(dataset.reading)
@@ -89,9 +102,12 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     with exclusive(out, "training") if is_first() else nullcontext():
         if begun is None and is_first():
             atomic_write(out / CONFIG, config.to_toml())
+        if config.train.part == "head":
+            model, drawn = Head(embedder), cached_features(embedder, training, config.train, config.seed, out)
+            watched = None if validation is None else clean_features(embedder, validation)
         outcome = fit(
-            embedder,
-            training,
+            model,
+            drawn,
             labels,
             sampler,
             defence,
@@ -112,6 +128,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
                 seed=config.seed,
                 metrics={**(metrics or validate()), "cpu_seconds": outcome.cpu_seconds},
             )
+            (out / FEATURES).unlink(missing_ok=True)
     wait_for_all()
     return Run(out, config, outcome, embedder, metrics)
 
@@ -177,9 +194,30 @@ def _seeded(seed: int, place: str) -> Iterator[None]:
         yield
 
 
-def validation_recall(embedder: Embedder, images: ImageSet) -> dict[str, float]:
+def _check_plain(config: TrainConfig) -> None:
+    """Noise and cached features are for defences that do nothing but embed images."""
+    train, name = config.train, config.defence.name
+    asked = [
+        *(["noise"] if train.noise > 0 else []),
+        *([f"part '{train.part}'"] if train.part == "head" else []),
+    ]
+    if asked and name not in PLAIN:
+        raise ConfigError(
+            f"train.{asked[0]} is for {' and '.join(PLAIN)}, whose losses see images only through the network; "
+            f"{name} alters or bounds them"
+        )
+    if train.part == "head" and count() > 1:
+        raise ConfigError("a head on kept features trains in one process; start it without torchrun")
+
+
+def _through(model: nn.Module, features: Tensor) -> Tensor:
+    with torch.no_grad():
+        vectors: Tensor = model(features)
+    return vectors
+
+
+def validation_recall(vectors: Tensor, images: ImageSet) -> dict[str, float]:
     """Hit rate at 1 among the held-out images, each asked against all others; nothing where none has a partner."""
-    vectors = embedder.embed(images)
     labels = torch.from_numpy(images.require_labels("validation"))
     everyone = torch.arange(len(images))
     blocks = rank(vectors, vectors, labels, labels, self_match=everyone, ks=(1,))
