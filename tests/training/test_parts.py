@@ -116,7 +116,7 @@ def test_kept_copies_are_noisy_versions_of_their_own_image(tmp_path):
 def test_what_cannot_be_is_said(tmp_path):
     with pytest.raises(ModelError, match="take head or all"):
         train(config(part="last-blocks"), tmp_path / "a", say=quiet)
-    with pytest.raises(ConfigError, match="train.noise is for triplet and margin"):
+    with pytest.raises(ConfigError, match=r"train\.noise is for triplet and margin"):
         train(parse({"defence": {"name": "tbt"}, "train": {"noise": 0.1}}), tmp_path / "b", say=quiet)
     with pytest.raises(ConfigError, match="part 'head' is for triplet and margin"):
         train(parse({"defence": {"name": "hm"}, "train": {"part": "head"}}), tmp_path / "c", say=quiet)
