@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from holdfast import data, models
 from holdfast.certify.smoothing import Smoothing, parse_smoothing
 from holdfast.certify.smoothing.confidence import ball
 from holdfast.errors import ConfigError, DataError
+from holdfast.evaluate.noisy_attack import NoisyAttack
 from holdfast.evaluate.smoothing import certify_smoothed
 from holdfast.models import Smoothed
 from holdfast.training import parse, train
@@ -33,7 +36,9 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def certified(trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("certified")
-    return certify_smoothed(*trained, out, HOW, queries=12, candidates=150, ks=(1, 5))
+    return certify_smoothed(
+        *trained, out, HOW, queries=12, candidates=150, ks=(1, 5), marks=[100], attacks=[0.02, 0.3]
+    )
 
 
 def test_the_forms_stand_in_their_order(certified):
@@ -43,7 +48,7 @@ def test_the_forms_stand_in_their_order(certified):
     assert (columns["half-space_1"] >= columns["paper_1"]).all()
     assert (columns["cdf_5"] >= 0).all()
     assert set(columns["paper_1"][columns["margin"] <= 0]) <= {-1.0}
-    lines = {(line.rule, line.k): line for line in certified.table}
+    lines = {(line.rule, line.k): line for line in certified.table if line.n == HOW.n}
     assert lines["cdf", 1].mean_radius > lines["paper", 1].mean_radius
     assert ("paper", 5) not in lines
     for line in certified.table:
@@ -88,7 +93,7 @@ def test_no_attack_within_a_radius_turns_the_ranking(trained, certified):
 def test_a_stopped_run_goes_on_and_another_setting_is_refused(trained, certified, tmp_path, monkeypatch):
     from holdfast.evaluate import smoothing as module
 
-    real, calls = module._row, []
+    real, calls = module._Query.row, []
 
     def dying(*words):
         calls.append(1)
@@ -96,13 +101,15 @@ def test_a_stopped_run_goes_on_and_another_setting_is_refused(trained, certified
             raise KeyboardInterrupt
         return real(*words)
 
-    monkeypatch.setattr(module, "_row", dying)
+    monkeypatch.setattr(module._Query, "row", dying)
     with pytest.raises(KeyboardInterrupt):
         certify_smoothed(*trained, tmp_path, HOW, queries=12, candidates=150, ks=(1, 5))
     again = certify_smoothed(*trained, tmp_path, HOW, queries=12, candidates=150, ks=(1, 5))
-    assert len(calls) == 8 + 12 - 5
+    assert len(calls) == 8 + 12 - 7
     for name, column in certified.rows.columns.items():
-        if column.dtype.kind == "f":
+        if name not in again.rows.columns:
+            assert name.endswith("_n100") or name.startswith(("attacked", "forced"))
+        elif column.dtype.kind == "f":
             assert np.allclose(column, again.rows.columns[name], atol=1e-6), name
         else:
             assert (column == again.rows.columns[name]).all(), name
@@ -147,7 +154,7 @@ def test_the_report_shows_it(certified):
 
     page = write_report(certified.folder).read_text()
     assert "Smoothed search on fashion-mnist-mini" in page
-    lines = {(line.rule, line.k): line for line in certified.table}
+    lines = {(line.rule, line.k): line for line in certified.table if line.n == HOW.n}
     assert f"{lines['cdf', 1].mean_radius:.4f}" in page
     assert "Recall@5 under any change" in page
 
@@ -161,3 +168,60 @@ def test_few_candidates_and_lonely_classes_give_finite_numbers(trained, tmp_path
     none = certify_smoothed(embedder, lonely, tmp_path / "none", HOW, queries=2, ks=(1,))
     assert none.table == ()
     assert (none.rows.columns["cdf_1"] == 0).all()
+
+
+def test_fewer_samples_say_what_a_run_with_fewer_says(trained, certified, tmp_path):
+    """The same samples in the same order: a mark is the row that a shorter run would have written."""
+    few = certify_smoothed(*trained, tmp_path, replace(HOW, n=100), queries=12, candidates=150, ks=(1, 5))
+    for name in ("cdf_1", "paper_1", "votes_5", "item_1", "half-space_5", "recall_1", "margin"):
+        assert few.rows.columns[name] == pytest.approx(certified.rows.columns[f"{name}_n100"]), name
+    means = {line.n: line.mean_radius for line in certified.table if (line.rule, line.k) == ("cdf", 1)}
+    assert 0 < means[100] < means[400]
+
+
+def test_attacks_leave_at_least_what_is_certified(trained, certified):
+    small, large = certified.attacks
+    assert (small.eps, large.eps) == (0.02, 0.3)
+    for line in certified.attacks:
+        assert line.certified <= line.attacked + line.forced
+        assert line.contradicted == 0
+    assert small.certified > 0
+    assert large.attacked < large.recall, "an attack that does nothing shows nothing"
+
+
+def test_an_attack_stays_within_its_size_and_lowers_the_margin(trained):
+    embedder, images = trained
+    asked, found = data.draw(images, 4, 150, 0)
+    frozen = Smoothed(embedder, HOW.sigma, HOW.gallery)
+    gallery, kinds = frozen.embed(images.take(found)).double().numpy(), images.labels[found]
+    attack = NoisyAttack(frozen)
+
+    def margin(image, kind):
+        away = np.linalg.norm(gallery - frozen.embed(image[None])[0].double().numpy(), axis=1)
+        return away[kinds != kind].min() - away[kinds == kind].min()
+
+    for number in asked:
+        image, kind = models.to_unit(images.batch([int(number)]))[0], int(images.labels[number])
+        altered = attack.altered(image, 0.5, gallery, kinds, kind)
+        assert (altered - image).norm() <= 0.5 + 1e-4
+        assert 0 <= altered.min() <= altered.max() <= 1
+        assert margin(altered, kind) < margin(image, kind) - 0.02
+    everyone = np.full_like(kinds, kind)
+    assert torch.equal(attack.altered(image, 0.5, gallery, everyone, kind), image), "nothing to lose it to"
+    black = Smoothed(models.Foreign(lambda x: x.flatten(1), (1, 2, 2), unit_norm=True), 0.1, 4)
+    with pytest.raises(ConfigError, match="need gradients"):
+        NoisyAttack(black)
+
+
+def test_the_first_candidate_itself_is_certified_too(certified):
+    """It stays first no farther than it stays among five; being first is no easier than its class being first."""
+    columns = certified.rows.columns
+    assert (columns["item_5"] >= columns["item_1"] - 1e-9).all()
+    assert (columns["item_5"] > 0).any()
+    lines = {(line.rule, line.k): line for line in certified.table if line.n == HOW.n}
+    assert lines["item", 1].recall >= lines["item", 1].certified
+
+
+def test_marks_lie_below_n(trained, tmp_path):
+    with pytest.raises(ConfigError, match="marks lie between"):
+        certify_smoothed(*trained, tmp_path / "x", HOW, queries=2, candidates=20, marks=[400])

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def certify(
-    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="A run's folder or a checkpoint; with --smooth also FILE.py:NAME or FILE.onnx."),
+    ],
     threat: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,6 +34,18 @@ def certify(
             "first, gallery, seed, bound)."
         ),
     ] = None,
+    marks: Annotated[
+        str | None,
+        typer.Option(help="With --smooth: also write down what fewer samples say, such as 100,1000."),
+    ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="With --smooth: also attack each query within l2:EPS; may be given several times."),
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="For FILE.py:NAME or FILE.onnx that leave it open: the images' side.")
+    ] = None,
+    channels: Annotated[int, typer.Option(help="The same: 3 for colour, 1 for grey.")] = 3,
     data: Annotated[
         str | None,
         typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
@@ -67,11 +82,13 @@ def certify(
     from holdfast import models, training
     from holdfast.certify.smoothing import parse_smoothing
     from holdfast.cli.evaluate import parse_ks, test_part
-    from holdfast.errors import ConfigError
+    from holdfast.errors import ConfigError, ModelError
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import certify as run
     from holdfast.evaluate.curve import Curve, certified_curve
     from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed
+    from holdfast.models import Embedder, Smoothed
+    from holdfast.spec import ImageSpec
     from holdfast.threat import Threat
 
     if bool(threat) == bool(smooth):
@@ -80,9 +97,17 @@ def certify(
         )
     if smooth and (method != "interval" or not clip):
         raise ConfigError("--method and --clip are for threats; smoothing has neither")
+    if not smooth and (marks or attack):
+        raise ConfigError("--marks and --attack go with --smooth")
     how = parse_smoothing(smooth) if smooth else None
     threats, ks = [Threat.parse(text) for text in threat or ()], parse_ks(k)
-    embedder = models.load(model)
+    foreign = models.named_by_file(model)
+    if foreign and (not smooth or data is None or out is None):
+        raise ConfigError(f"{model} is no run: certify it by --smooth, and say --data and --out")
+    spec = None if image_size is None else ImageSpec(channels, image_size, image_size)
+    embedder = models.find(model, spec)
+    if isinstance(embedder, Smoothed):
+        raise ModelError(f"{model} is smoothed already")
     home = model if model.is_dir() else model.parent
     if held_out:
         images = training.held_out(home)
@@ -113,8 +138,19 @@ def certify(
             f"{queries * (how.first + how.n) + candidates * how.gallery:,} images through the network"
         )
         done = certify_smoothed(
-            embedder, images, out or place, how, queries=queries, candidates=candidates, seed=seed, ks=ks
+            embedder,
+            images,
+            out or place,
+            how,
+            queries=queries,
+            candidates=candidates,
+            seed=seed,
+            ks=ks,
+            marks=() if marks is None else parse_ks(marks, "--marks"),
+            attacks=[_size(text) for text in attack or ()],
         )
+    elif not isinstance(embedder, Embedder):
+        raise ModelError(f"{model} has no layers that bounds could pass; certify it by --smooth")
     elif any(t.eps is None for t in threats):
         if len(threats) > 1:
             raise ConfigError("ask for an auto threat by itself; its table is another one")
@@ -122,7 +158,10 @@ def certify(
     else:
         done = run(embedder, images, out or default, threats, **settings)
     if json:
-        print_json({"rows": done.folder / ROWS, "table": [asdict(line) for line in done.table]})
+        document = {"rows": done.folder / ROWS, "table": [asdict(line) for line in done.table]}
+        if isinstance(done, SmoothedCertification):
+            document["attacks"] = [asdict(line) for line in done.attacks]
+        print_json(document)
         return
     if isinstance(done, SmoothedCertification):
         print_smoothed(done, f"{part}, smoothed by {smooth}: {queries:,} queries, {candidates:,} candidates")
@@ -131,6 +170,16 @@ def certify(
     else:
         print_certified(done, title)
     print(f"rows: {done.folder / ROWS}")
+
+
+def _size(text: str) -> float:
+    from holdfast.errors import ConfigError
+    from holdfast.threat import Threat
+
+    threat = Threat.parse(text)
+    if threat.norm != "l2" or not threat.eps or threat.who != "query":
+        raise ConfigError(f"a smoothed search is attacked within l2:EPS, not '{text}'")
+    return threat.eps
 
 
 def print_certified(done: Certification, title: str) -> None:
@@ -154,8 +203,8 @@ def print_certified(done: Certification, title: str) -> None:
 
 def print_smoothed(done: SmoothedCertification, title: str) -> None:
     """Recall@K(r) of each rule, and the mean radius."""
-    for k in dict.fromkeys(line.k for line in done.table):
-        lines = [line for line in done.table if line.k == k]
+    for k, n in dict.fromkeys((line.k, line.n) for line in done.table):
+        lines = [line for line in done.table if (line.k, line.n) == (k, n)]
         print_table(
             ["rule", "recall", *(f"r > {r:g}" for r in lines[0].radii), "rejected", "mean radius"],
             [
@@ -168,7 +217,23 @@ def print_smoothed(done: SmoothedCertification, title: str) -> None:
                 ]
                 for line in lines
             ],
-            title=f"{title}, K = {k}",
+            title=f"{title}, K = {k}, {n:,} samples",
+        )
+    if done.attacks:
+        print_table(
+            ["attack", "recall@1", "attacked", "certified", "abstention forced", "contradicted"],
+            [
+                [
+                    f"l2:{line.eps:g}",
+                    number(line.recall),
+                    number(line.attacked),
+                    number(line.certified),
+                    number(line.forced),
+                    str(line.contradicted),
+                ]
+                for line in done.attacks
+            ],
+            title=f"{title}, attacked",
         )
     abstains = done.rows.columns["abstains"] > 0
     print(f"about the class of its first hit the search abstains on {abstains.mean():.1%} of the queries")

@@ -208,14 +208,14 @@ def test_part(embedder: AnyEmbedder, run: Path, data: str | None, split: Split |
     return data_sets.load(data, spec=embedder.spec, split=split)
 
 
-def parse_ks(text: str) -> list[int]:
+def parse_ks(text: str, option: str = "--k") -> list[int]:
     """The numbers of a list such as 1,10,20."""
     from holdfast.errors import ConfigError
 
     try:
         ks = [int(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--k takes whole numbers such as 1,10,20, not '{text}'") from None
+        raise ConfigError(f"{option} takes whole numbers such as 1,10,20, not '{text}'") from None
     if min(ks) < 1:
-        raise ConfigError(f"--k takes numbers from 1 on, not {min(ks)}")
+        raise ConfigError(f"{option} takes numbers from 1 on, not {min(ks)}")
     return ks

@@ -1,4 +1,4 @@
-"""Certified retrieval by a smoothed embedder, over queries: radii, rejections and abstentions as rows."""
+"""Certified retrieval by a smoothed embedder, over queries: radii, rejections, abstentions and attacks as rows."""
 
 from __future__ import annotations
 
@@ -13,34 +13,45 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.certify.smoothing import Answers, Form, Smoothing, check_samples, class_pairs
+from holdfast.certify.smoothing import (
+    Answers,
+    Form,
+    Smoothing,
+    candidate_pairs,
+    check_samples,
+    class_pairs,
+)
 from holdfast.certify.smoothing.confidence import ball, printed_slack, share_below
 from holdfast.certify.smoothing.radius import printed_radius, vote_radius
 from holdfast.data import ImageSet
+from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import draw_or_all, ordered_ks
 from holdfast.evaluate.folder import ROWS, SMOOTHED, Task, pending
+from holdfast.evaluate.noisy_attack import NoisyAttack
 from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, Foreign, to_unit
 from holdfast.models.smoothed import Smoothed
 from holdfast.progress import bar
 
+Vectors = NDArray[np.float64]
 FORMS: tuple[Form, ...] = ("cdf", "half-space")
-RULES = ("paper", "half-space", "cdf", "votes")
-"""The printed form; the tight forms of the same deployed search; and the majority of noisy copies, another rule."""
-BLOCK = 5
+RULES = ("paper", "half-space", "cdf", "votes", "item")
+"""The printed form; the tight forms of the same deployed search; the majority of noisy copies, another rule; and
+the first candidate itself, whatever its class."""
 SIZES = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0)
 """The radii of the table, in units of σ."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One rule at one K: recall of the smoothed search, and what is certified."""
+    """One rule at one K and number of samples: recall of the smoothed search, and what is certified."""
 
     rule: str
     k: int
     queries: int
     recall: float
+    """For `item`: how often the candidate that was first by the samples that choose is among the K."""
     certified: float
     """Share of the queries with a right hit and a radius above 0."""
     rejected: float
@@ -52,6 +63,26 @@ class Line:
     """Recall@K(r) at each of `radii`."""
     interval: tuple[float, float]
     """Of `mean_radius`."""
+    n: int = 0
+    """Samples that answered."""
+
+
+@dataclass(frozen=True)
+class AttackLine:
+    """Attacks within one ℓ2 size, beside what is certified there, for the first hit's class."""
+
+    eps: float
+    queries: int
+    recall: float
+    """Of the clean queries."""
+    attacked: float
+    """Recall@1 of the altered queries."""
+    certified: float
+    """Recall@1(eps) by rule `cdf`."""
+    forced: float
+    """Share of the queries about which the search abstains once they are altered, and did not before."""
+    contradicted: int
+    """Certified queries that were brought to a sure wrong answer: no more than α of them may be."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +92,7 @@ class SmoothedCertification:
     folder: Path
     rows: Rows
     table: tuple[Line, ...]
+    attacks: tuple[AttackLine, ...] = ()
 
 
 def certify_smoothed(
@@ -73,107 +105,178 @@ def certify_smoothed(
     candidates: int | None = None,
     seed: int = 0,
     ks: Sequence[int] = (1, 5),
+    marks: Sequence[int] = (),
+    attacks: Sequence[float] = (),
 ) -> SmoothedCertification:
     """Certify that a query's class stays among the top K of the smoothed search, in ℓ2, for each query.
 
     The gallery is smoothed once and frozen; only queries are altered. Each radius is wrong with probability
-    at most `smoothing.alpha`; divide it by the number of queries for a statement about all of them.
+    at most `smoothing.alpha`; divide it by the number of queries for a statement about all of them. `marks`
+    are smaller numbers of samples at which the same is written down; `attacks` are ℓ2 sizes within which each
+    query is altered (by gradients through noisy copies) and asked again.
     """
     labels = images.require_labels("certified recall")
     asked, found = draw_or_all(images, queries, candidates, seed)
     ks = ordered_ks(ks, len(found))
-    noise = {"noise": asdict(smoothing)}
-    settings = {"queries": queries, "candidates": candidates, "seed": seed, "ks": ks, **noise}
+    marks = tuple(sorted(set(marks)))
+    if marks and not (marks[0] >= 1 and marks[-1] < smoothing.n):
+        raise ConfigError(f"marks lie between 1 and n = {smoothing.n}, not at {marks[0]} to {marks[-1]}")
+    settings = {
+        "queries": queries,
+        "candidates": candidates,
+        "seed": seed,
+        "ks": ks,
+        "noise": asdict(smoothing),
+        "marks": marks,
+        "attacks": tuple(attacks),
+    }
     frozen = Smoothed(base, smoothing.sigma, smoothing.gallery, seed=smoothing.seed, bound=smoothing.bound)
     check_samples(smoothing, max(ks))
+    attack = NoisyAttack(frozen) if attacks else None
     task = Task(Path(out), SMOOTHED, frozen, images, settings)
     if task.finished():
         return read_smoothed(task.folder)
-    with task.writing(len(asked), _columns(ks)) as writer:
+    with task.writing(len(asked), _columns(ks, marks, attacks)) as writer:
         gallery = task.vectors(found).double().numpy()
         with bar("sampling queries", len(asked), writer.done) as advance:
-            for _, span in pending([(None, len(asked), BLOCK)], writer.done):
-                rows = []
-                for number in asked[span.start : span.stop]:
-                    others = found != number
-                    row = {"query": images.ids[number], "label": int(labels[number])}
-                    image = to_unit(images.batch([int(number)]))[0]
-                    kinds = labels[found][others]
-                    rows.append(
-                        row | _row(frozen, image, gallery[others], kinds, labels[number], ks, smoothing)
-                    )
-                    advance()
-                writer.append(rows)
-        task.finish(writer, [asdict(line) for line in _table(writer.read())])
+            # A query is the least that a stopped run keeps: with many samples it takes minutes.
+            for _, span in pending([(None, len(asked), 1)], writer.done):
+                number = int(asked[span.start])
+                others = found != number
+                one = _Query(
+                    frozen, gallery[others], labels[found][others], int(labels[number]), ks, smoothing
+                )
+                image = to_unit(images.batch([number]))[0]
+                row: dict[str, Any] = {"query": images.ids[number], "label": int(labels[number])}
+                row |= one.row(image, marks)
+                for i, eps in enumerate(attacks):
+                    assert attack is not None
+                    altered = attack.altered(image, eps, one.gallery, one.kinds, one.kind)
+                    row |= {f"{key}_{i}": value for key, value in one.seen(altered).items()}
+                writer.append([row])
+                advance()
+        rows = writer.read()
+        summary = {
+            "certified": [asdict(line) for line in _table(rows)],
+            "attacks": [asdict(line) for line in _attack_table(rows)],
+        }
+        task.finish(writer, summary)
     return read_smoothed(task.folder)
 
 
 def read_smoothed(folder: Path) -> SmoothedCertification:
     """A finished evaluation from its folder."""
     rows = read_rows(folder / ROWS)
-    return SmoothedCertification(folder, rows, _table(rows))
+    return SmoothedCertification(folder, rows, _table(rows), _attack_table(rows))
 
 
-def _row(
-    frozen: Smoothed,
-    image: Tensor,
-    gallery: NDArray[np.float64],
-    kinds: NDArray[np.int64],
-    kind: int,
-    ks: Sequence[int],
-    how: Smoothing,
-) -> dict[str, Any]:
-    """What the samples say of one query. A query whose class, or every other, has no candidate has no radius."""
-    same = kinds == kind
-    first = torch.cat(list(frozen.sample(image, 0, how.first))).double().numpy()
-    asked = same.any() and not same.all()
-    answers = None
-    if asked:
-        pairs = class_pairs(first.mean(0), gallery[same], gallery[~same])
-        answers = Answers(pairs, first, frozen.bound)
-    total = np.zeros(gallery.shape[1])
-    votes = np.zeros(len(ks), dtype=np.int64)
-    for part in frozen.sample(image, how.first, how.first + how.n):
-        vectors = part.double().numpy()
-        total += vectors.sum(0)
-        if answers is not None:
-            answers.add(vectors)
-            votes += [int((_ahead(vectors, gallery, same) < k).sum()) for k in ks]
-    mean = total / how.n
-    away = np.linalg.norm(gallery - mean, axis=1)
-    row: dict[str, Any] = {"answerable": int(asked)}
-    ahead = int(_ahead(mean[None], gallery, same)[0]) if asked else len(gallery)
-    margin = float(away[~same].min() - away[same].min()) if asked else -np.inf
-    slack = printed_slack(how.n, how.alpha, gallery.shape[1], frozen.bound)
-    # The search, which knows no label, abstains where its first hit's class may not be the nearest to g.
-    rivals = away[kinds != kinds[away.argmin()]]
-    gap = rivals.min() - away.min() if len(rivals) else np.inf
-    row["abstains"] = int(gap <= 2 * ball(how.n, how.alpha, frozen.bound))
-    row["margin"] = margin if asked else 0.0
-    for i, k in enumerate(ks):
-        row[f"recall_{k}"] = int(ahead < k)
-        row[f"voted_{k}"] = int(2 * votes[i] > how.n)
-        if k == 1:
-            # Algorithm 1: a query whose margin the samples do not settle is rejected, with radius -1.
-            known = margin - slack >= 0
-            printed = printed_radius(np.array([margin - slack]), how.sigma, frozen.bound)[0]
-            row["paper_1"] = float(printed) if known else -1.0
-        for form in FORMS:
-            radius = answers.top_radius(k, how.sigma, how.alpha, form) if answers is not None else 0.0
-            # Where fewer than k candidates could be ahead nothing can fail; no two images are farther apart.
-            row[f"{form}_{k}"] = min(radius, math.sqrt(image.numel()))
-        share = share_below(votes[i : i + 1], how.n, how.alpha)
-        row[f"votes_{k}"] = float(vote_radius(share, how.sigma)[0])
-    return row
+class _Query:
+    """One query against the frozen gallery. One whose class, or every other, has no candidate has no radius."""
 
+    def __init__(
+        self,
+        frozen: Smoothed,
+        gallery: Vectors,
+        kinds: NDArray[np.int64],
+        kind: int,
+        ks: Sequence[int],
+        how: Smoothing,
+    ) -> None:
+        self.gallery, self.kinds, self.kind = gallery, kinds, kind
+        self._frozen, self._ks, self._how = frozen, ks, how
+        self._same = kinds == kind
+        self._answerable = bool(self._same.any() and not self._same.all())
 
-def _ahead(
-    vectors: NDArray[np.float64], gallery: NDArray[np.float64], same: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """How many candidates of other classes are at least as near as the nearest of the right one."""
-    squared = (gallery**2).sum(1)[None] - 2 * vectors @ gallery.T
-    counted = (squared[:, ~same] <= squared[:, same].min(1, keepdims=True)).sum(1)
-    return np.asarray(counted)
+    def row(self, image: Tensor, marks: Sequence[int]) -> dict[str, Any]:
+        """What the samples say, at each of the marks and in the end."""
+        how, frozen, same = self._how, self._frozen, self._same
+        first = torch.cat(list(frozen.sample(image, 0, how.first))).double().numpy()
+        centre = first.mean(0)
+        chosen = int(np.square(self.gallery - centre).sum(1).argmin())
+        item = Answers(
+            candidate_pairs(self.gallery[chosen], np.delete(self.gallery, chosen, 0)), first, frozen.bound
+        )
+        answers = None
+        if self._answerable:
+            answers = Answers(
+                class_pairs(centre, self.gallery[same], self.gallery[~same]), first, frozen.bound
+            )
+        total, votes = np.zeros(self.gallery.shape[1]), np.zeros(len(self._ks), dtype=np.int64)
+        row: dict[str, Any] = {"answerable": int(self._answerable)}
+        done = 0
+        for stop in (*marks, how.n):
+            for part in frozen.sample(image, how.first + done, how.first + stop):
+                vectors = part.double().numpy()
+                total += vectors.sum(0)
+                item.add(vectors)
+                if answers is not None:
+                    answers.add(vectors)
+                    ahead = self._ahead(vectors)
+                    votes += [int((ahead < k).sum()) for k in self._ks]
+            done = stop
+            said = self._said(total / stop, stop, votes, answers, item, chosen, math.sqrt(image.numel()))
+            row |= said if stop == how.n else {f"{key}_n{stop}": value for key, value in said.items()}
+        return row
+
+    def seen(self, image: Tensor) -> dict[str, Any]:
+        """What the deployed search says of an altered query: whether it is right, and whether it abstains."""
+        how, total = self._how, np.zeros(self.gallery.shape[1])
+        for part in self._frozen.sample(image, 0, how.n):
+            total += part.double().numpy().sum(0)
+        mean = total / how.n
+        right = self._answerable and int(self._ahead(mean[None])[0]) < 1
+        return {"attacked": int(right), "forced": self._abstains(mean, how.n)}
+
+    def _said(
+        self,
+        mean: Vectors,
+        n: int,
+        votes: NDArray[np.int64],
+        answers: Answers | None,
+        item: Answers,
+        chosen: int,
+        largest: float,
+    ) -> dict[str, Any]:
+        how, bound = self._how, self._frozen.bound
+        away = np.linalg.norm(self.gallery - mean, axis=1)
+        ahead = int(self._ahead(mean[None])[0]) if answers is not None else len(self.gallery)
+        margin = float(away[~self._same].min() - away[self._same].min()) if answers is not None else -np.inf
+        slack = printed_slack(n, how.alpha, self.gallery.shape[1], bound)
+        row: dict[str, Any] = {
+            "abstains": self._abstains(mean, n),
+            "margin": margin if answers is not None else 0.0,
+        }
+        place = int((away < away[chosen]).sum())
+        for i, k in enumerate(self._ks):
+            row[f"recall_{k}"] = int(ahead < k)
+            row[f"voted_{k}"] = int(2 * votes[i] > n)
+            row[f"listed_{k}"] = int(place < k)
+            if k == 1:
+                # Algorithm 1: a query whose margin the samples do not settle is rejected, with radius -1.
+                known = margin - slack >= 0
+                printed = printed_radius(np.array([margin - slack]), how.sigma, bound)[0]
+                row["paper_1"] = float(printed) if known else -1.0
+            for form in FORMS:
+                radius = answers.top_radius(k, how.sigma, how.alpha, form) if answers is not None else 0.0
+                # Where fewer than k candidates could be ahead nothing can fail; no two images are farther apart.
+                row[f"{form}_{k}"] = min(radius, largest)
+            share = share_below(votes[i : i + 1], n, how.alpha)
+            row[f"votes_{k}"] = float(vote_radius(share, how.sigma)[0])
+            row[f"item_{k}"] = min(item.top_radius(k, how.sigma, how.alpha), largest)
+        return row
+
+    def _abstains(self, mean: Vectors, n: int) -> int:
+        """The search, which knows no label, abstains where its first hit's class may not be the nearest to g."""
+        away = np.linalg.norm(self.gallery - mean, axis=1)
+        rivals = away[self.kinds != self.kinds[away.argmin()]]
+        gap = rivals.min() - away.min() if len(rivals) else np.inf
+        return int(gap <= 2 * ball(n, self._how.alpha, self._frozen.bound))
+
+    def _ahead(self, vectors: Vectors) -> NDArray[np.int64]:
+        """How many candidates of other classes are at least as near as the nearest of the right one."""
+        squared = (self.gallery**2).sum(1)[None] - 2 * vectors @ self.gallery.T
+        nearest = squared[:, self._same].min(1, keepdims=True)
+        return np.asarray((squared[:, ~self._same] <= nearest).sum(1))
 
 
 def rules_of(k: int) -> tuple[str, ...]:
@@ -181,37 +284,80 @@ def rules_of(k: int) -> tuple[str, ...]:
     return RULES if k == 1 else RULES[1:]
 
 
-def _columns(ks: Sequence[int]) -> dict[str, str]:
-    found = {"query": "str", "label": "int", "answerable": "int", "abstains": "int", "margin": "float"}
+def _columns(ks: Sequence[int], marks: Sequence[int], attacks: Sequence[float]) -> dict[str, str]:
+    said = {"abstains": "int", "margin": "float"}
     for k in ks:
-        found |= {f"recall_{k}": "int", f"voted_{k}": "int"}
-        found |= dict.fromkeys((f"{rule}_{k}" for rule in rules_of(k)), "float")
+        said |= {f"recall_{k}": "int", f"voted_{k}": "int", f"listed_{k}": "int"}
+        said |= dict.fromkeys((f"{rule}_{k}" for rule in rules_of(k)), "float")
+    found = {"query": "str", "label": "int", "answerable": "int", **said}
+    for mark in marks:
+        found |= {f"{key}_n{mark}": kind for key, kind in said.items()}
+    for i in range(len(attacks)):
+        found |= {f"attacked_{i}": "int", f"forced_{i}": "int"}
     return found
 
 
-def _table(rows: Rows) -> tuple[Line, ...]:
-    lines: list[Line] = []
+_RIGHT = {"votes": "voted", "item": "listed"}
+
+
+def radii_of(rows: Rows, rule: str, k: int, n: int | None = None) -> tuple[NDArray[np.bool_], Vectors]:
+    """Of all queries that can be asked: whether the rule has them right, and their radii, 0 where it has none."""
     some = rows.columns["answerable"] > 0
-    if not some.any():
+    end = "" if n in (None, rows.header["config"]["noise"]["n"]) else f"_n{n}"
+    right = rows.columns[f"{_RIGHT.get(rule, 'recall')}_{k}{end}"][some] > 0
+    radius = np.maximum(rows.columns[f"{rule}_{k}{end}"][some], 0.0)
+    return right, np.where(right, radius, 0.0)
+
+
+def _table(rows: Rows) -> tuple[Line, ...]:
+    config = rows.header["config"]
+    queries = int((rows.columns["answerable"] > 0).sum())
+    if not queries:
         return ()
-    radii = tuple(share * rows.header["config"]["noise"]["sigma"] for share in SIZES)
-    for k in rows.header["config"]["ks"]:
-        for rule in rules_of(k):
-            column = np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0)
-            right = rows.columns[f"{'voted' if rule == 'votes' else 'recall'}_{k}"][some] > 0
-            radius = np.where(right, column, 0.0)
-            lines.append(
-                Line(
-                    rule,
-                    k,
-                    int(some.sum()),
-                    float(right.mean()),
-                    float((radius > 0).mean()),
-                    float((right & (radius <= 0)).mean()),
-                    float(radius.mean()),
-                    radii,
-                    tuple(float((radius > r).mean()) for r in radii),
-                    bootstrap(radius),
+    radii = tuple(share * config["noise"]["sigma"] for share in SIZES)
+    lines: list[Line] = []
+    for n in (config["noise"]["n"], *config.get("marks", ())):
+        for k in config["ks"]:
+            for rule in rules_of(k):
+                right, radius = radii_of(rows, rule, k, n)
+                lines.append(
+                    Line(
+                        rule,
+                        k,
+                        queries,
+                        float(right.mean()),
+                        float((radius > 0).mean()),
+                        float((right & (radius <= 0)).mean()),
+                        float(radius.mean()),
+                        radii,
+                        tuple(float((radius > r).mean()) for r in radii),
+                        bootstrap(radius),
+                        n,
+                    )
                 )
+    return tuple(lines)
+
+
+def _attack_table(rows: Rows) -> tuple[AttackLine, ...]:
+    some = rows.columns["answerable"] > 0
+    if not some.any() or 1 not in rows.header["config"]["ks"]:
+        return ()
+    right, radius = radii_of(rows, "cdf", 1)
+    lines = []
+    for i, eps in enumerate(rows.header["config"].get("attacks", ())):
+        attacked = rows.columns[f"attacked_{i}"][some] > 0
+        forced = rows.columns[f"forced_{i}"][some] > 0
+        before = rows.columns["abstains"][some] > 0
+        sure = radius > eps
+        lines.append(
+            AttackLine(
+                float(eps),
+                int(some.sum()),
+                float(right.mean()),
+                float(attacked.mean()),
+                float(sure.mean()),
+                float((forced & ~before).mean()),
+                int((sure & ~attacked & ~forced).sum()),
             )
+        )
     return tuple(lines)

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from holdfast.evaluate import Rows
-from holdfast.evaluate.smoothing import rules_of
+from holdfast.evaluate.smoothing import Line, radii_of, rules_of
 from holdfast.metrics import hit_rate
 
 SAME, OTHER, PLAIN = "#2a9d6f", "#d1605e", "#4c78a8"
@@ -70,11 +70,10 @@ def certified_curve(rows: Rows) -> str:
 
 def smoothed_curve(rows: Rows, k: int) -> str:
     """Recall@K of a smoothed search against the ℓ2 radius, for each rule."""
-    some = rows.columns["answerable"] > 0
     traces = []
     for rule, colour in zip(rules_of(k), cycle(MANY), strict=False):
-        right = rows.columns[f"{'voted' if rule == 'votes' else 'recall'}_{k}"][some] > 0
-        radius = np.sort(np.where(right, np.maximum(rows.columns[f"{rule}_{k}"][some], 0.0), 0.0))
+        right, radius = radii_of(rows, rule, k)
+        radius = np.sort(radius)
         held = (len(right) - np.arange(len(radius))) / max(1, len(right))
         certified = radius > 0
         line = {"color": colour, "shape": "vh"}
@@ -86,6 +85,49 @@ def smoothed_curve(rows: Rows, k: int) -> str:
         x={"title": "r"},
         y={"range": [-0.02, 1.02]},
         height=340,
+    )
+
+
+def radius_histogram(rows: Rows, k: int) -> str:
+    """How many queries have which radius, for the two forms of the same deployed search."""
+    parts = {rule: radii_of(rows, rule, k)[1] for rule in rules_of(k) if rule in ("paper", "cdf")}
+    both = np.concatenate(list(parts.values()))
+    edges = np.histogram_bin_edges(both, bins=30) if len(both) else np.array([0.0, 1.0])
+    middles = ((edges[1:] + edges[:-1]) / 2).round(5).tolist()
+    traces = [
+        {
+            "x": middles,
+            "y": np.histogram(radius, bins=edges)[0].tolist(),
+            "name": rule,
+            "line": {"color": colour},
+        }
+        for (rule, radius), colour in zip(parts.items(), cycle(MANY), strict=False)
+    ]
+    return _figure(
+        f"Queries by radius (ℓ2), K = {k}", traces, x={"title": "r"}, y={"title": "queries"}, height=300
+    )
+
+
+def radius_against_samples(table: Sequence[Line]) -> str:
+    """Mean radius and share of rejected queries against the number of samples, K = the first of the table."""
+    k = table[0].k
+    traces = []
+    for rule, colour in zip(rules_of(k), cycle(MANY), strict=False):
+        lines = sorted((line for line in table if line.rule == rule and line.k == k), key=lambda line: line.n)
+        traces.append(
+            {
+                "x": [line.n for line in lines],
+                "y": [line.mean_radius for line in lines],
+                "name": rule,
+                "line": {"color": colour},
+            }
+        )
+    return _figure(
+        f"Mean radius (ℓ2) against samples, K = {k}",
+        traces,
+        x={"title": "samples", "type": "log"},
+        y={"rangemode": "tozero"},
+        height=300,
     )
 
 

@@ -15,6 +15,7 @@ RULES = {
     "half-space": "from the mean of the projection",
     "cdf": "from the projection's distribution",
     "votes": "another rule: the majority of noisy copies decides",
+    "item": "the first candidate itself, whatever its class",
 }
 
 
@@ -34,6 +35,18 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
             "radius": (f"{line.mean_radius:.4f}", "–".join(f"{end:.4f}" for end in line.interval)),
         }
         for line in done.table
+        if line.n == noise["n"]
+    ]
+    attacks = [
+        {
+            "eps": f"{line.eps:g}",
+            "recall": f"{line.recall:.3f}",
+            "attacked": f"{line.attacked:.3f}",
+            "certified": f"{line.certified:.3f}",
+            "forced": f"{line.forced:.3f}",
+            "contradicted": str(line.contradicted),
+        }
+        for line in done.attacks
     ]
     return {
         "name": f"Smoothed search on {config['data']}",
@@ -42,7 +55,12 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
             f"query. Each radius is too large with probability at most {noise['alpha']:g}. The search abstains on "
             f"{abstains:.1%} of the queries, where its estimate is too near a decision; an attacker can force that."
         ),
-        "figures": [figures.smoothed_curve(done.rows, k) for k in config["ks"]],
+        "figures": [
+            *(figures.smoothed_curve(done.rows, k) for k in config["ks"]),
+            *(figures.radius_histogram(done.rows, k) for k in config["ks"][:1]),
+            *([figures.radius_against_samples(done.table)] if config.get("marks") else []),
+        ],
         "lines": lines,
+        "attacks": attacks,
         **provenance(done.rows.header, done.folder / ROWS, folder),
     }
