@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
-from holdfast import wrap
-from holdfast.errors import ModelError
+from holdfast import models, wrap
+from holdfast.errors import MissingExtraError, ModelError
 from holdfast.models import Foreign, build
 from holdfast.models.smoothed import BLOCK, Smoothed
 
@@ -89,3 +90,34 @@ def test_two_smoothings_are_told_apart():
     }
     assert len(prints) == 5
     assert Smoothed(network, 0.1, 10).fingerprint() in prints
+
+
+@pytest.mark.parametrize(("name", "shape"), [("efficientnet-lite0", (3, 64, 64)), ("small", (1, 28, 28))])
+def test_onnxruntime_computes_the_same_function(name, shape):
+    torch.manual_seed(0)
+    base = models.build(name, spec=shape, unit_norm=True).eval()
+    image = torch.rand(shape)
+    by_torch, by_onnx = (Smoothed(base, 0.2, 40, backend=backend) for backend in ("torch", "onnx"))
+    one, other = (torch.cat(list(s.sample(image, 0, 40))) for s in (by_torch, by_onnx))
+    assert one.shape == other.shape == (40, base.dim)
+    assert torch.allclose(one, other, atol=1e-4)
+    assert by_torch.fingerprint() != by_onnx.fingerprint()
+    with torch.no_grad():
+        [*base.parameters()][-1].add_(1.0)
+    again = torch.cat(list(by_onnx.sample(image, 0, 40)))
+    assert torch.allclose(again, torch.cat(list(by_torch.sample(image, 0, 40))), atol=1e-4), (
+        "new weights count"
+    )
+    assert not torch.allclose(again, other, atol=1e-3)
+
+
+def test_backends_that_cannot_be(monkeypatch):
+    base = models.Foreign(lambda images: images.flatten(1), (1, 2, 2), unit_norm=True)
+    with pytest.raises(ModelError, match="embedders of ours"):
+        Smoothed(base, 0.1, 4, backend="onnx")
+    with pytest.raises(ModelError, match="torch or onnx, not 'tpu'"):
+        Smoothed(base, 0.1, 4, backend="tpu")
+    small = models.build("small", spec=(1, 28, 28), unit_norm=True)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtraError, match=r"holdfast\[onnx\]"):
+        next(Smoothed(small, 0.1, 4, backend="onnx").sample(torch.rand(1, 28, 28), 0, 4))

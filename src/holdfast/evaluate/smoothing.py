@@ -29,6 +29,7 @@ from holdfast.evaluate.draw import draw_or_all, ordered_ks
 from holdfast.evaluate.folder import ROWS, SMOOTHED, Task, pending
 from holdfast.evaluate.noisy_attack import NoisyAttack
 from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.gallery.smoothed import smoothed
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, Foreign, to_unit
 from holdfast.models.smoothed import Smoothed
@@ -130,7 +131,7 @@ def certify_smoothed(
         "marks": marks,
         "attacks": tuple(attacks),
     }
-    frozen = Smoothed(base, smoothing.sigma, smoothing.gallery, seed=smoothing.seed, bound=smoothing.bound)
+    frozen = smoothed(base, smoothing)
     check_samples(smoothing, max(ks))
     attack = NoisyAttack(frozen) if attacks else None
     task = Task(Path(out), SMOOTHED, frozen, images, settings)

@@ -84,7 +84,7 @@ def smoothed(base: AnyEmbedder, how: Smoothing) -> Smoothed:
     """`base` as a gallery of smoothed vectors uses it."""
     if not isinstance(base, (Embedder, Foreign)):
         raise ConfigError("a smoothed embedder is not smoothed again")
-    return Smoothed(base, how.sigma, how.gallery, seed=how.seed, bound=how.bound)
+    return Smoothed(base, how.sigma, how.gallery, seed=how.seed, bound=how.bound, backend=how.backend)
 
 
 def smoothed_info(embedder: AnyEmbedder, info: EmbedderInfo, how: Smoothing) -> EmbedderInfo:
@@ -103,6 +103,7 @@ def stored_smoothing(info: EmbedderInfo) -> Smoothing | None:
         gallery=noise["samples"],
         seed=noise["seed"],
         bound=noise["bound"],
+        backend=noise["backend"],
         **info.card.get("search", {}),
     )
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,11 +21,15 @@ from holdfast.models.embedder import Embedder, placement
 from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, reader
 from holdfast.models.modes import evaluating
+from holdfast.models.onnx import compiled
 from holdfast.randomness import generator
 from holdfast.spec import ImageSpec
 
+Backend = Literal["torch", "onnx"]
 BLOCK = 32
 """Samples whose noise is drawn together."""
+PIXELS = 2**20
+"""Pixel values of a batch, at most: more is slower, since they leave the processor's cache."""
 
 
 class Smoothed:
@@ -33,6 +37,7 @@ class Smoothed:
 
     With normalised vectors the bound is 1; for others it must be known and given. Certificates are about
     its expectation, so `sigma`, `bound` and the base model belong to it; `samples` is how well it is estimated.
+    With `backend="onnx"` samples go through onnxruntime: h is then the function that it computes.
     """
 
     card: dict[str, Any] | None = None
@@ -46,8 +51,13 @@ class Smoothed:
         *,
         seed: int = 0,
         bound: float | None = None,
-        batch_size: int = 256,
+        backend: Backend = "torch",
+        batch_size: int | None = None,
     ) -> None:
+        if backend not in get_args(Backend):
+            raise ModelError(f"samples go through {' or '.join(get_args(Backend))}, not '{backend}'")
+        if backend == "onnx" and not isinstance(base, Embedder):
+            raise ModelError("the backend onnx is for embedders of ours; other models have their own way")
         if not (math.isfinite(sigma) and sigma > 0):
             raise ModelError(f"the noise needs a standard deviation above 0, not {sigma}")
         if samples < 1:
@@ -60,7 +70,9 @@ class Smoothed:
         self.base, self.sigma, self.samples, self.seed = base, sigma, samples, seed
         # Normalised vectors are of length 1 up to float32 rounding.
         self.bound = 1.0 + 1e-5 if bound is None else float(bound)
-        self.batch_size = batch_size
+        self.backend = backend
+        self.batch_size = batch_size or max(BLOCK, min(1024, PIXELS // math.prod(base.spec.shape)))
+        self._compiled: tuple[str, Callable[[Tensor], Tensor]] | None = None
 
     @property
     def spec(self) -> ImageSpec:
@@ -108,7 +120,13 @@ class Smoothed:
 
     def describe(self) -> dict[str, Any]:
         """What makes this embedder what it is, ready for JSON."""
-        noise = {"sigma": self.sigma, "samples": self.samples, "seed": self.seed, "bound": self.bound}
+        noise = {
+            "sigma": self.sigma,
+            "samples": self.samples,
+            "seed": self.seed,
+            "bound": self.bound,
+            "backend": self.backend,
+        }
         return {"smoothed": noise, **self.base.describe(), "unit_norm": False}
 
     def fingerprint(self) -> str:
@@ -123,6 +141,11 @@ class Smoothed:
     def _vectors(self, noisy: Tensor) -> Tensor:
         if isinstance(self.base, Foreign):
             return self.base(noisy)
+        if self.backend == "onnx":
+            key = self.base.fingerprint()
+            if self._compiled is None or self._compiled[0] != key:
+                self._compiled = key, compiled(self.base)
+            return self._compiled[1](noisy)
         device, dtype = placement(self.base)
         with evaluating(self.base), torch.no_grad():
             vectors: Tensor = self.base(noisy.to(device=device, dtype=dtype)).cpu()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from holdfast.certify.smoothing.confidence import share_below
 from holdfast.errors import ConfigError
+from holdfast.models.smoothed import Backend
 
 
 @dataclass(frozen=True)
@@ -28,20 +29,24 @@ class Smoothing:
     seed: int = 0
     bound: float | None = None
     """No vector is longer; 1 for normalised ones, for others it must be known."""
+    backend: Backend = "torch"
+    """Through what samples go; onnx (onnxruntime) is often several times as fast."""
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma < np.inf:
             raise ConfigError(f"the noise needs a standard deviation above 0, not {self.sigma}")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is a probability between 0 and 1, not {self.alpha}")
+        if self.backend not in get_args(Backend):
+            raise ConfigError(f"backend is {' or '.join(get_args(Backend))}, not '{self.backend}'")
         if min(self.n, self.first, self.gallery) < 1:
             raise ConfigError("smoothing needs at least 1 sample of each kind")
 
 
 def parse_smoothing(text: str) -> Smoothing:
     """`sigma=0.1,n=1000,alpha=0.01` as a `Smoothing`; `sigma` must be there."""
-    real = ("sigma", "alpha", "bound")
-    kinds = {field.name: float if field.name in real else int for field in fields(Smoothing)}
+    kinds: dict[str, type] = {field.name: int for field in fields(Smoothing)}
+    kinds |= {"sigma": float, "alpha": float, "bound": float, "backend": str}
     values: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
