@@ -128,6 +128,7 @@ def certify_smoothed(
         "seed": seed,
         "ks": ks,
         "noise": asdict(smoothing),
+        "dim": base.dim,
         "marks": marks,
         "attacks": tuple(attacks),
     }
@@ -168,7 +169,12 @@ def certify_smoothed(
 def read_smoothed(folder: Path) -> SmoothedCertification:
     """A finished evaluation from its folder."""
     rows = read_rows(folder / ROWS)
-    return SmoothedCertification(folder, rows, _table(rows), _attack_table(rows))
+    return SmoothedCertification(folder, rows, *smoothed_tables(rows))
+
+
+def smoothed_tables(rows: Rows) -> tuple[tuple[Line, ...], tuple[AttackLine, ...]]:
+    """What the rows say, rule by rule and attack by attack."""
+    return _table(rows), _attack_table(rows)
 
 
 class _Query:

@@ -17,6 +17,7 @@ from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import THREATS, Job, Plan
 from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
+from holdfast.reproduce.smoothed import smoothed_cells
 from holdfast.reproduce.suites import CLEAN, RETRIEVAL_ROWS, SUITE_ROWS, Value, mean_value, suite_values
 
 METRICS = {
@@ -80,19 +81,15 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
     found = {key: list(values.values()) for key, values in by_seed.items()}
     printed = read_targets(folder)
     cells = _suite_cells(folder, preset, plan, printed)
+    smoothed = smoothed_cells(folder, preset, plan, rows_folder)
+    cells += [_cell(key, printed.get(key), *number, preset) for key, number in smoothed.items()]
     known = {cell.key for cell in cells}
     for key in [*(key for key in printed if key not in known), *(key for key in found if key not in printed)]:
         paper, runs = printed.get(key), found.get(key, [])
         low, high = bootstrap(np.mean(runs, axis=0)) if runs else (None, None)
         ours = float(np.mean(runs)) if runs else None
         n = sum(len(values) for values in runs)
-        table, dataset, model, method, threat, eps, k, metric = key
-        cells.append(
-            Cell(
-                table, dataset, model, method, threat, eps, k, metric,
-                paper, ours, low, high, n, len(runs), preset,
-            )
-        )  # fmt: skip
+        cells.append(_cell(key, paper, ours, low, high, n, len(runs), preset))
     return sorted(cells, key=lambda cell: (*cell.key[:6], cell.metric, cell.k))
 
 
@@ -120,15 +117,25 @@ def _suite_cells(folder: Path, preset: str, plan: Plan, printed: dict[tuple[Any,
     cells = []
     for key, values in found.items():
         ours, low, high = mean_value(list(values.values()))
-        table, dataset, model, method, threat, eps, k, metric = key
-        cells.append(
-            Cell(
-                table, dataset, model, method, threat, eps, k, metric, printed.get(key), ours,
-                None if np.isnan(low) else low, None if np.isnan(high) else high,
-                trials[key], len(values), preset,
-            )
-        )  # fmt: skip
+        ends = (None if np.isnan(low) else low, None if np.isnan(high) else high)
+        cells.append(_cell(key, printed.get(key), ours, *ends, trials[key], len(values), preset))
     return cells
+
+
+def _cell(
+    key: tuple[Any, ...],
+    paper: float | None,
+    ours: float | None,
+    low: float | None,
+    high: float | None,
+    n: int,
+    seeds: int,
+    preset: str,
+) -> Cell:
+    table, dataset, model, method, threat, eps, k, metric = key
+    return Cell(
+        table, dataset, model, method, threat, eps, k, metric, paper, ours, low, high, n, seeds, preset,
+    )  # fmt: skip
 
 
 def write_cells(path: Path, cells: Sequence[Cell]) -> None:

@@ -14,6 +14,7 @@ from holdfast.metrics.robustness import ERS_PARTS
 from holdfast.reproduce.cells import Cell
 from holdfast.reproduce.plan import Plan
 from holdfast.reproduce.run import RUN, rows_folder
+from holdfast.reproduce.smoothed import LIKE, smoothed_part
 from holdfast.reproduce.suites import CLEAN, LOG_ROWS, SUITE_ROWS
 from holdfast.training.log import read_log
 
@@ -37,6 +38,8 @@ def write_page(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> 
     parts = [_head(folder, preset, plan), _against_best(cells)]
     if plan.suite is not None:
         parts.append(_differences(folder, preset, plan))
+    if plan.smoothing is not None:
+        parts.append(smoothed_part(folder, preset, plan, rows_folder))
     parts += [_table(number, [cell for cell in cells if cell.table == number]) for number in tables]
     if plan.suite is not None:
         parts.append(_telemetry(folder, preset, plan))
@@ -49,6 +52,11 @@ def write_page(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> 
 def _head(folder: Path, preset: str, plan: Plan) -> str:
     about = folder / "about.md"
     text = about.read_text().strip() if about.exists() else f"# Reproduction of {folder.name}"
+    if plan.smoothing is not None:
+        return (
+            f"{text}\n\nThis page is generated from the rows by `holdfast reproduce {folder.name} --preset {preset}`; "
+            "`cells.json` has every number with a 95 % interval over queries."
+        )
     asked = f"{plan.queries:,} queries against {plan.candidates:,} candidates"
     if plan.suite is not None:
         found = "all other" if plan.suite.candidates is None else f"{plan.suite.candidates:,}"
@@ -157,6 +165,7 @@ def _share(record: dict[str, Any]) -> float | None:
 
 
 def _table(number: str, cells: Sequence[Cell]) -> str:
+    cells = [cell for cell in cells if cell.threat != LIKE]
     parts = [f"## Table {number}" if number.isdigit() else f"## {number.capitalize()}"]
     if any(cell.threat == "suite" for cell in cells):
         return parts[0] + "\n\n" + _suite_table(cells)

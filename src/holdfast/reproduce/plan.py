@@ -18,7 +18,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.certify import Method
+from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError
+from holdfast.models.smoothed import Backend
 from holdfast.threat import Threat, parse_eps
 from holdfast.training import merge, read_toml
 from holdfast.training.config import explain
@@ -67,11 +69,53 @@ class SuitePlan(_Table):
     """Methods whose difference in ARS the page gives, seed by seed on the same queries."""
 
 
+class SmoothChange(_Table):
+    """What of the plan's smoothing is otherwise for a data set or a method."""
+
+    queries: int | None = Field(default=None, ge=1)
+    candidates: int | None = Field(default=None, ge=2)
+    n: int | None = Field(default=None, ge=1)
+    alpha: float | None = Field(default=None, gt=0, lt=1)
+    first: int | None = Field(default=None, ge=1)
+    gallery: int | None = Field(default=None, ge=1)
+    backend: Backend | None = None
+    marks: list[int] | None = None
+    attacks: list[float] | None = None
+
+
+class SmoothPlan(_Table):
+    """How smoothed searches are certified: on a draw of this size, by so many samples."""
+
+    queries: int = Field(ge=1)
+    candidates: int | None = Field(default=None, ge=2)
+    """None: all images of the test part that are not queries."""
+    n: int = Field(default=1000, ge=1)
+    alpha: float = Field(default=0.01, gt=0, lt=1)
+    first: int = Field(default=100, ge=1)
+    gallery: int = Field(default=32, ge=1)
+    backend: Backend = "torch"
+    marks: list[int] = []
+    """Smaller numbers of samples at which the same is written down."""
+    attacks: list[float] = []
+    """Sizes of ℓ2 attacks, in units of σ."""
+
+    def noise(self, sigma: float) -> Smoothing:
+        return Smoothing(
+            sigma,
+            n=self.n,
+            alpha=self.alpha,
+            first=self.first,
+            gallery=self.gallery,
+            backend=self.backend,
+        )
+
+
 class _Settings(_Table):
     data: dict[str, Any] = {}
     model: dict[str, Any] = {}
     defence: dict[str, Any] = {}
     train: dict[str, Any] = {}
+    smoothing: SmoothChange = SmoothChange()
 
     def config(self) -> dict[str, Any]:
         return {name: dict(getattr(self, name)) for name in ("data", "model", "defence", "train")}
@@ -89,7 +133,7 @@ class SuiteChange(_Table):
 class DatasetPlan(_Settings):
     """A data set by the paper's name; defences that train for an eps get `train_eps`."""
 
-    train_eps: str
+    train_eps: str = "0"
     suite: SuiteChange = SuiteChange()
 
 
@@ -98,6 +142,8 @@ class MethodPlan(_Settings):
 
     seeds: list[int] = Field(min_length=1)
     start: str | None = None
+    sigmas: list[float] = []
+    """The noise by which its search is smoothed, where the plan says how."""
     on: dict[str, _Settings] = {}
 
 
@@ -130,6 +176,7 @@ class Plan(_Table):
     tests: dict[str, Test] = {}
     attacks: AttackPlan | None = None
     suite: SuitePlan | None = None
+    smoothing: SmoothPlan | None = None
     datasets: dict[str, DatasetPlan]
     methods: dict[str, MethodPlan]
     experiments: list[Experiment]
@@ -167,6 +214,17 @@ class Plan(_Table):
         if self.suite is None:
             return None
         return self.suite.model_copy(update=self.datasets[job.dataset].suite.model_dump(exclude_none=True))
+
+    def smoothing_of(self, job: Job) -> SmoothPlan | None:
+        """How the run's search is smoothed: the plan's way, as its data set, its method and both change it."""
+        method = self.methods.get(job.method)
+        if self.smoothing is None or method is None or not method.sigmas:
+            return None
+        changed = self.smoothing
+        for change in (self.datasets[job.dataset], method, method.on.get(job.dataset)):
+            if change is not None:
+                changed = changed.model_copy(update=change.smoothing.model_dump(exclude_none=True))
+        return changed
 
     def _method(self, name: str) -> MethodPlan:
         if name not in self.methods:

@@ -17,13 +17,14 @@ from holdfast.evaluate.rows import config_hash, read_header
 from holdfast.files import atomic_write
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.plan import Job, Plan
+from holdfast.reproduce.smoothed import run_smoothed, smoothed_is_done
 from holdfast.reproduce.suites import run_suite, suite_is_done
 from holdfast.training import load_data, merge, parse, read_config, train
 from holdfast.training.config import differences
 
 RUN = "run.json"
 ER_ROWS = "er-recall.csv.gz"
-CERTIFICATES, ATTACKS, SUITE = "run and certificates", "attacks", "suite"
+CERTIFICATES, ATTACKS, SUITE, SMOOTHED = "run and certificates", "attacks", "suite", "smoothed search"
 
 
 def rows_folder(folder: Path, preset: str, job: Job) -> Path:
@@ -53,6 +54,10 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
                 raise _other_settings(kept / ER_ROWS)
     if (suite := plan.suite_of(job)) is not None and not suite_is_done(kept, job, suite):
         missing.append(SUITE)
+    if (how := plan.smoothing_of(job)) is not None:
+        sigmas = plan.methods[job.method].sigmas
+        if not all(smoothed_is_done(kept, job, how, sigma) for sigma in sigmas):
+            missing.append(SMOOTHED)
     return missing
 
 
@@ -117,6 +122,13 @@ def reproduce_job(
         assert suite is not None
         say(f"{job.name}: attacking")
         run_suite(embedder, images, out, kept, job, suite)
+    if SMOOTHED in missing:
+        how = plan.smoothing_of(job)
+        assert how is not None
+        for sigma in plan.methods[job.method].sigmas:
+            if not smoothed_is_done(kept, job, how, sigma):
+                say(f"{job.name}: smoothed search, sigma {sigma:g}")
+                run_smoothed(embedder, images, out, kept, job, how, sigma)
     return True
 
 
