@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from holdfast.memory import keep_freed_memory
+
 # Threads that spin while they wait take the cores from each other; read when OpenMP is first loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+keep_freed_memory()
 
 
 def alternate(functions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:

@@ -9,6 +9,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 
+from holdfast.memory import keep_freed_memory
+
+keep_freed_memory()
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import holdfast
 
 PACKAGE = Path(holdfast.__file__).parent
-SHARED = {"errors", "spec", "files", "progress", "provenance", "randomness", "threat"}
+SHARED = {"errors", "spec", "files", "progress", "provenance", "randomness", "threat", "memory"}
 ALLOWED = {
     "data": set(),
     "models": set(),

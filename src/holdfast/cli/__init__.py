@@ -11,7 +11,9 @@ def main() -> None:
 
     from holdfast.cli.app import app
     from holdfast.errors import HoldfastError
+    from holdfast.memory import keep_freed_memory
 
+    keep_freed_memory()
     try:
         code = app(prog_name="holdfast", standalone_mode=False)
     except HoldfastError as error:

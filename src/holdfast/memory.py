@@ -1,0 +1,24 @@
+"""Memory that tensors give back is kept for the next ones.
+
+A network's large activations are freed and asked for again at every layer. By default the C library returns them
+to the system each time and gets zeroed pages anew: with efficientnet-lite0 at 128 pixels that takes more time than
+the arithmetic. A process that embeds images for a living keeps them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # malloc.h
+_AHEAD = 2**28
+"""Bytes of address space that are asked for at once; what is not used takes no memory."""
+
+
+def keep_freed_memory() -> bool:
+    """Tell the C library to keep what is freed; True if it has such a switch (glibc). For the whole process."""
+    try:
+        switch = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, _AHEAD))
+    return all([bool(switch(name, value)) for name, value in wanted])
