@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # malloc.h
-_AHEAD = 2**28
-"""Bytes of address space that are asked for at once; what is not used takes no memory."""
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # malloc.h
 
 
 def keep_freed_memory() -> bool:
@@ -20,5 +18,4 @@ def keep_freed_memory() -> bool:
         switch = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, _AHEAD))
-    return all([bool(switch(name, value)) for name, value in wanted])
+    return bool(switch(_MMAP_MAX, 0)) and bool(switch(_TRIM_THRESHOLD, 2**31 - 1))
