@@ -50,6 +50,10 @@ def certify(
         str | None,
         typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
     ] = None,
+    images_folder: Annotated[
+        Path | None,
+        typer.Option("--images", help="All images of a folder or tar instead of a data set's test part."),
+    ] = None,
     split: SplitOption = None,
     k: Annotated[str, typer.Option(help="The Ks of the table.")] = "1,10,20,40",
     queries: Annotated[int, typer.Option(min=1, help="Draw this many queries.")] = 1000,
@@ -81,7 +85,7 @@ def certify(
 
     from holdfast import models, training
     from holdfast.certify.smoothing import parse_smoothing
-    from holdfast.cli.evaluate import parse_ks, test_part
+    from holdfast.cli.evaluate import folder_part, parse_ks, test_part
     from holdfast.errors import ConfigError, ModelError
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import certify as run
@@ -101,9 +105,13 @@ def certify(
         raise ConfigError("--marks and --attack go with --smooth")
     how = parse_smoothing(smooth) if smooth else None
     threats, ks = [Threat.parse(text) for text in threat or ()], parse_ks(k)
+    fewer = [] if marks is None else parse_ks(marks, "--marks")
+    sizes = [_size(text) for text in attack or ()]
     foreign = models.named_by_file(model)
-    if foreign and (not smooth or data is None or out is None):
-        raise ConfigError(f"{model} is no run: certify it by --smooth, and say --data and --out")
+    if foreign and (not smooth or (data is None and images_folder is None) or out is None):
+        raise ConfigError(f"{model} is no run: certify it by --smooth, and say --data or --images, and --out")
+    if images_folder is not None and (data is not None or held_out):
+        raise ConfigError("give one of --data, --images and --held-out")
     spec = None if image_size is None else ImageSpec(channels, image_size, image_size)
     embedder = models.find(model, spec)
     if isinstance(embedder, Smoothed):
@@ -112,7 +120,11 @@ def certify(
     if held_out:
         images = training.held_out(home)
     else:
-        dataset = test_part(embedder, home, data, split)
+        dataset = (
+            test_part(embedder, home, data, split)
+            if images_folder is None
+            else folder_part(embedder, images_folder)
+        )
         note_reading(dataset.read, dataset.skipped)
         images = dataset.test
     part = f"{images.name}-held-out" if held_out else images.name
@@ -146,8 +158,8 @@ def certify(
             candidates=candidates,
             seed=seed,
             ks=ks,
-            marks=() if marks is None else parse_ks(marks, "--marks"),
-            attacks=[_size(text) for text in attack or ()],
+            marks=fewer,
+            attacks=sizes,
         )
     elif not isinstance(embedder, Embedder):
         raise ModelError(f"{model} has no layers that bounds could pass; certify it by --smooth")
