@@ -86,7 +86,7 @@ def test_a_smoothed_gallery_stays_what_it_is(noisy, shop):
         (("search", shop.gallery, picture, "--samples", 10), "is not one"),
         (("certify", run, "--smooth", "sigma=0.1", "--attack", "linf:0.1"), "l2:EPS"),
         (("certify", run, "--threat", "query:linf:0.1", "--marks", "10"), "go with --smooth"),
-        (("certify", "m.onnx", "--smooth", "sigma=0.1"), "say --data or --images, and --out"),
+        (("certify", "m.onnx", "--threat", "query:linf:0.1"), "certify it by --smooth"),
     ):
         done = here(*words)
         assert done.code == 2, words
@@ -116,7 +116,7 @@ def test_anything_that_maps_images_to_vectors(shop, tmp_path):
     assert done.code == 0, done.err
     table = json.loads(done.out)["table"]
     assert {line["n"] for line in table} == {50, 100}
-    assert max(line["mean_radius"] for line in table if line["rule"] == "cdf") > 0
+    assert max(line["mean_radius"] for line in table if line["rule"] == "votes") > 0
     done = here(*words, "--attack", "l2:0.1", "--out", tmp_path / "other")
     assert done.code == 2
     assert "need gradients" in done.err

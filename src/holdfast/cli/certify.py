@@ -85,14 +85,13 @@ def certify(
 
     from holdfast import models, training
     from holdfast.certify.smoothing import parse_smoothing
-    from holdfast.cli.evaluate import folder_part, parse_ks, test_part
+    from holdfast.cli.evaluate import folder_part, home_of, parse_ks, spec_of, test_part
     from holdfast.errors import ConfigError, ModelError
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import certify as run
     from holdfast.evaluate.curve import Curve, certified_curve
     from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed
     from holdfast.models import Embedder, Smoothed
-    from holdfast.spec import ImageSpec
     from holdfast.threat import Threat
 
     if bool(threat) == bool(smooth):
@@ -108,15 +107,14 @@ def certify(
     fewer = [] if marks is None else parse_ks(marks, "--marks")
     sizes = [_size(text) for text in attack or ()]
     foreign = models.named_by_file(model)
-    if foreign and (not smooth or (data is None and images_folder is None) or out is None):
-        raise ConfigError(f"{model} is no run: certify it by --smooth, and say --data or --images, and --out")
+    if foreign and not smooth:
+        raise ConfigError(f"{model} has no layers that bounds could pass; certify it by --smooth")
     if images_folder is not None and (data is not None or held_out):
         raise ConfigError("give one of --data, --images and --held-out")
-    spec = None if image_size is None else ImageSpec(channels, image_size, image_size)
-    embedder = models.find(model, spec)
+    embedder = models.find(model, spec_of(image_size, channels))
     if isinstance(embedder, Smoothed):
         raise ModelError(f"{model} is smoothed already")
-    home = model if model.is_dir() else model.parent
+    home = home_of(model)
     if held_out:
         images = training.held_out(home)
     else:
