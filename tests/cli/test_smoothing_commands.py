@@ -106,7 +106,7 @@ def test_anything_that_maps_images_to_vectors(shop, tmp_path):
         "--channels",
         1,
         "--queries",
-        4,
+        12,
         "--candidates",
         40,
     )
