@@ -30,7 +30,7 @@ demo: $(READY)
 	HOLDFAST_PROGRESS=1 $(BIN)/holdfast demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 25
 
 check: $(READY)
 	$(BIN)/ruff check .

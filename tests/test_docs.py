@@ -81,6 +81,7 @@ def test_make_targets_that_the_readme_names_exist():
         ("make_cli_docs", "docs/cli.md"),
         ("make_readme_table", "README.md"),
         ("make_defence_table", "docs/defences.md"),
+        ("make_which_table", "docs/which-certificate.md"),
     ],
 )
 def test_generated_pages_are_what_their_scripts_make(script, page, monkeypatch):

@@ -24,7 +24,7 @@ from holdfast.training.config import differences
 
 RUN = "run.json"
 ER_ROWS = "er-recall.csv.gz"
-CERTIFICATES, ATTACKS, SUITE, SMOOTHED = "run and certificates", "attacks", "suite", "smoothed search"
+CERTIFICATES, ATTACKS, SUITE, SMOOTHED = "run", "attacks", "suite", "smoothed search"
 
 
 def rows_folder(folder: Path, preset: str, job: Job) -> Path:

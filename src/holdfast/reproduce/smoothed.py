@@ -72,18 +72,17 @@ def smoothed_cells(folder: Path, preset: str, plan: Plan, where: Where) -> dict[
     for job, sigma, rows in _all(folder, preset, plan, where):
         for table in job.tables.values():
             for line in smoothed_tables(rows)[0]:
-                name = f"{line.rule}, n = {line.n}"
-                found.setdefault((table, job, sigma, line.k, name), []).append(line)
+                key = (table, job.dataset, job.model, job.method, LIKE, f"{sigma:g}", line.k)
+                found.setdefault((*key, f"{line.rule}, n = {line.n}"), []).append(line)
     out: dict[tuple[Any, ...], Number] = {}
-    for (table, job, sigma, k, name), lines in found.items():
-        key = (table, job.dataset, job.model, job.method, LIKE, f"{sigma:g}", k)
+    for (*place, name), lines in found.items():
         n, seeds = sum(line.queries for line in lines), len(lines)
         low, high = np.mean([line.interval for line in lines], axis=0).tolist()
         mean = float(np.mean([line.mean_radius for line in lines]))
-        out[(*key, f"mean radius: {name}")] = (mean, low, high, n, seeds)
+        out[(*place, f"mean radius: {name}")] = (mean, low, high, n, seeds)
         for i, r in enumerate(lines[0].radii):
             at = float(np.mean([line.recall_at[i] for line in lines]))
-            out[(*key, f"recall at r > {r:g}: {name}")] = (at, None, None, n, seeds)
+            out[(*place, f"recall at r > {r:g}: {name}")] = (at, None, None, n, seeds)
     return out
 
 
