@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +98,21 @@ def _as_stored(path: Path, asked: Smoothing | None) -> Smoothing | None:
     """How a gallery that is there is smoothed, which is how it goes on."""
     with Gallery.open(path, readonly=True) as gallery:
         stored = stored_smoothing(gallery.info.embedder)
-    if asked is None or (stored is not None and _vectors_of(asked) == _vectors_of(stored)):
+    if asked is None:
         return stored
-    has = "not smoothed" if stored is None else f"smoothed by {_vectors_of(stored)}"
-    raise GalleryError(
-        f"{path} is {has}, so it cannot go on with {_vectors_of(asked)}; index into another gallery"
-    )
-
-
-def _vectors_of(how: Smoothing) -> str:
-    """What makes the vectors of a gallery; the rest is about searching it."""
-    return f"sigma={how.sigma:g},gallery={how.gallery},seed={how.seed}"
+    if stored is None:
+        raise GalleryError(f"{path} is not smoothed, and cannot become so; index into another gallery")
+    unlike = [
+        f"{name}={value} ({getattr(stored, name)} there)"
+        for name, value in asdict(asked).items()
+        if value is not None and getattr(stored, name) != value
+    ]
+    if unlike:
+        raise GalleryError(
+            f"{path} is smoothed otherwise: {', '.join(unlike)} was asked; leave --smooth out, or index into "
+            "another gallery"
+        )
+    return stored
 
 
 def search(gallery: Gallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:

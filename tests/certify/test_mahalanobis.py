@@ -112,9 +112,33 @@ def test_known_answers():
 
 def test_the_scale_of_the_metric_does_not_matter():
     known, point, label, _ = problem(3)
-    larger = Neighbours(known.vectors, known.labels, 1000 * known.transform)
-    assert knn_radius(point, label, larger, 3) == pytest.approx(knn_radius(point, label, known, 3))
-    assert exact_radius(point, label, larger).upper == pytest.approx(exact_radius(point, label, known).upper)
+    for scale in (1000, 1e-7):
+        other = Neighbours(known.vectors, known.labels, scale * known.transform)
+        assert knn_radius(point, label, other, 3) == pytest.approx(knn_radius(point, label, known, 3))
+        assert exact_radius(point, label, other).upper == pytest.approx(
+            exact_radius(point, label, known).upper
+        )
+
+
+def test_what_the_metric_does_not_tell_apart_ties():
+    """The two differ only where G sees nothing: they are as near as each other wherever the point is."""
+    flat = Neighbours(np.array([[0.7, 0.1], [0.6, 0.2]]), np.array([0, 1]), np.array([[1.0, 1.0]]))
+    point = np.array([0.2, 0.2])
+    assert knn_radius(point, 0, flat) == 0
+    assert exact_radius(point, 0, flat).upper == 0
+    # A negative on top of one of three positives: the others keep it off.
+    vectors = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 1.0], [1.0, 0.0]])
+    twins = Neighbours(vectors, np.array([0, 0, 0, 1]), np.eye(2))
+    found = exact_radius(np.array([0.1, 0.0]), 0, twins)
+    assert found.upper == pytest.approx(0.4)
+    assert found.gap < 1e-6
+
+
+def test_fewer_vectors_than_neighbours():
+    few = Neighbours(np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0, 1, 1, 1]), np.eye(1))
+    assert knn_radius(np.array([0.1]), 0, few, 11) == 0
+    known, point, label, _ = problem(2, n=60)
+    assert knn_radius(point, label, known, 11, positives=2) <= knn_radius(point, label, known, 11)
 
 
 def test_ends_of_the_question():

@@ -108,7 +108,7 @@ def test_a_stopped_run_goes_on_and_another_setting_is_refused(trained, certified
     assert len(calls) == 8 + 12 - 7
     for name, column in certified.rows.columns.items():
         if name not in again.rows.columns:
-            assert name.endswith("_n100") or name.startswith(("attacked", "forced"))
+            assert name.endswith("_n100") or name.startswith(("attacked", "forced", "fooled"))
         elif column.dtype.kind == "f":
             assert np.allclose(column, again.rows.columns[name], atol=1e-6), name
         else:
@@ -220,6 +220,11 @@ def test_the_first_candidate_itself_is_certified_too(certified):
     assert (columns["item_5"] > 0).any()
     lines = {(line.rule, line.k): line for line in certified.table if line.n == HOW.n}
     assert lines["item", 1].recall >= lines["item", 1].certified
+
+
+def test_attacks_are_about_the_nearest(trained, tmp_path):
+    with pytest.raises(ConfigError, match="have 1 among the Ks"):
+        certify_smoothed(*trained, tmp_path / "x", HOW, queries=2, candidates=20, ks=(5,), attacks=[0.1])
 
 
 def test_marks_lie_below_n(trained, tmp_path):

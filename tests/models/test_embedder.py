@@ -215,3 +215,17 @@ def test_the_fingerprint_counts_buffers_outside_the_state_dict() -> None:
     # The same bytes in other shapes and types are other tensors.
     zeros = [torch.zeros(6), torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(6, dtype=torch.int32)]
     assert len({make(tensor) for tensor in [torch.tensor(1.0), torch.tensor(2.0), *zeros]}) == 6
+
+
+def test_the_fingerprint_follows_an_optimiser_that_leaves_no_trace() -> None:
+    embedder = build("small", spec=(1, 28, 28), dim=4).eval()
+    seen = [embedder.fingerprint()]
+    optimiser = torch.optim.Adam(embedder.parameters(), fused=True)
+    for _ in range(2):
+        embedder.train()
+        embedder(torch.rand(2, 1, 28, 28)).sum().backward()
+        optimiser.step()
+        seen += [embedder.fingerprint(), embedder.eval().fingerprint()]
+    assert seen[1] == seen[2]
+    assert seen[3] == seen[4]
+    assert len(set(seen)) == 3

@@ -99,6 +99,17 @@ def test_a_head_trains_on_kept_features_and_goes_on_where_it_stopped(tmp_path, m
         assert torch.equal(tensor, again[name]), name
 
 
+def test_features_of_other_images_are_not_gone_on_with(tmp_path):
+    torch.manual_seed(0)
+    embedder = models.build("small", spec=(1, 28, 28), dim=8)
+    images = data.load("fashion-mnist-mini").train
+    section = config(part="head", copies=1).train
+    features.cached_features(embedder, images.take(np.arange(64)), section, 0, tmp_path)
+    kept = features.cached_features(embedder, images.take(np.arange(64, 192)), section, 0, tmp_path)
+    again = features.clean_features(embedder, images.take(np.arange(64, 192)))
+    assert torch.allclose(kept.batch(np.arange(128)), again, atol=1e-5)
+
+
 def test_kept_copies_are_noisy_versions_of_their_own_image(tmp_path):
     torch.manual_seed(0)
     embedder = models.build("small", spec=(1, 28, 28), dim=8)

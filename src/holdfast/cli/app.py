@@ -15,6 +15,7 @@ from holdfast.cli import (
     evaluate,
     gallery,
     index,
+    metric,
     report,
     reproduce,
     search,
@@ -57,3 +58,4 @@ app.command("certify")(certify.certify)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(gallery.app, name="gallery")
+app.add_typer(metric.app, name="metric")

@@ -46,7 +46,7 @@ def index(
     size = None if boxes is None else _size(boxes)
     how = None if smooth is None else parse_smoothing(smooth)
     if how is not None:
-        check_samples(how, 1)
+        check_samples(how, 3)  # What a search for one hit has to say.
         if size is not None:
             raise ConfigError("--boxes are for bound propagation, which a smoothed gallery does without")
     gallery, done = open_and_index(

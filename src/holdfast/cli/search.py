@@ -41,6 +41,10 @@ def search(
         int | None,
         typer.Option(min=1, help="Samples of each query, in a smoothed gallery.  [default: the gallery's]"),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repeat a search of a smoothed gallery: the seed that it printed."),
+    ] = None,
     keep: Annotated[
         bool,
         typer.Option(help="Keep the certificate in the gallery; later changes say what became of it."),
@@ -73,9 +77,9 @@ def search(
                 raise ConfigError(
                     "--keep and --method are for bounds; a smoothed gallery has samples instead"
                 )
-            smooth = _smoothed(opened, embedder, images, min(k or 10, len(opened)), certify, samples)
-        elif samples is not None:
-            raise ConfigError(f"--samples are for a smoothed gallery, and {gallery} is not one")
+            smooth = _smoothed(opened, embedder, images, min(k or 10, len(opened)), certify, samples, seed)
+        elif samples is not None or seed is not None:
+            raise ConfigError(f"--samples and --seed are for a smoothed gallery, and {gallery} is not one")
         elif certify is not None:
             proved = _certified(opened, embedder, images, min(k or 10, len(opened)), certify, method, keep)
         else:
@@ -149,6 +153,7 @@ def _smoothed(
     k: int,
     threat: str | None,
     samples: int | None,
+    seed: int | None,
 ) -> list[SmoothedHits]:
     from dataclasses import replace
 
@@ -168,7 +173,14 @@ def _smoothed(
     how = how if samples is None else replace(how, n=samples)
     return [
         smoothed_search(
-            gallery, embedder, read_image(image, embedder.spec), k, str(image), how=how, eps=wanted.eps
+            gallery,
+            embedder,
+            read_image(image, embedder.spec),
+            k,
+            str(image),
+            how=how,
+            eps=wanted.eps,
+            seed=seed,
         )
         for image in images
     ]
@@ -194,7 +206,10 @@ def print_smoothed_hits(result: SmoothedHits) -> None:
     if result.label is not None:
         held = f"to l2 {result.label_radius:.4f}" if result.label_radius > 0 else "is not settled"
         print(f"the nearest stays one of '{result.label}': {held}")
-    print(f"{result.samples:,} samples; all of this is wrong with probability at most {result.alpha:g}")
+    print(
+        f"{result.samples:,} samples (seed {result.seed}); all of this is wrong with probability at most "
+        f"{result.alpha:g}"
+    )
 
 
 def print_proved(result: CertifiedHits) -> None:

@@ -21,7 +21,7 @@ from holdfast.certify.smoothing import (
     check_samples,
     class_pairs,
 )
-from holdfast.certify.smoothing.confidence import ball, printed_slack, share_below
+from holdfast.certify.smoothing.confidence import printed_slack, share_below
 from holdfast.certify.smoothing.radius import printed_radius, vote_radius
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
@@ -83,7 +83,8 @@ class AttackLine:
     forced: float
     """Share of the queries about which the search abstains once they are altered, and did not before."""
     contradicted: int
-    """Certified queries that were brought to a sure wrong answer: no more than α of them may be."""
+    """Certified queries that were brought to a wrong answer of which the search is sure. Each of the two statements
+    is wrong with probability at most α: no more than 2α of the queries may be."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ def certify_smoothed(
     asked, found = draw_or_all(images, queries, candidates, seed)
     ks = ordered_ks(ks, len(found))
     marks = tuple(sorted(set(marks)))
+    if attacks and 1 not in ks:
+        raise ConfigError("attacks are about the nearest neighbour: have 1 among the Ks")
     if marks and not (marks[0] >= 1 and marks[-1] < smoothing.n):
         raise ConfigError(f"marks lie between 1 and n = {smoothing.n}, not at {marks[0]} to {marks[-1]}")
     settings = {
@@ -196,18 +199,17 @@ class _Query:
 
     def row(self, image: Tensor, marks: Sequence[int]) -> dict[str, Any]:
         """What the samples say, at each of the marks and in the end."""
-        how, frozen, same = self._how, self._frozen, self._same
+        how, frozen = self._how, self._frozen
         first = torch.cat(list(frozen.sample(image, 0, how.first))).double().numpy()
         centre = first.mean(0)
         chosen = int(np.square(self.gallery - centre).sum(1).argmin())
         item = Answers(
             candidate_pairs(self.gallery[chosen], np.delete(self.gallery, chosen, 0)), first, frozen.bound
         )
-        answers = None
-        if self._answerable:
-            answers = Answers(
-                class_pairs(centre, self.gallery[same], self.gallery[~same]), first, frozen.bound
-            )
+        answers = self._class(self.kind, first) if self._answerable else None
+        # The search knows no label: what it says is about the class of the first candidate.
+        seen = int(self.kinds[chosen])
+        named = answers if seen == self.kind else self._class(seen, first)
         total, votes = np.zeros(self.gallery.shape[1]), np.zeros(len(self._ks), dtype=np.int64)
         row: dict[str, Any] = {"answerable": int(self._answerable)}
         done = 0
@@ -216,23 +218,44 @@ class _Query:
                 vectors = part.double().numpy()
                 total += vectors.sum(0)
                 item.add(vectors)
+                if named is not None and named is not answers:
+                    named.add(vectors)
                 if answers is not None:
                     answers.add(vectors)
                     ahead = self._ahead(vectors)
                     votes += [int((ahead < k).sum()) for k in self._ks]
             done = stop
             said = self._said(total / stop, stop, votes, answers, item, chosen, math.sqrt(image.numel()))
+            said["abstains"] = int(not self._sure(named))
             row |= said if stop == how.n else {f"{key}_n{stop}": value for key, value in said.items()}
         return row
 
     def seen(self, image: Tensor) -> dict[str, Any]:
         """What the deployed search says of an altered query: whether it is right, and whether it abstains."""
         how, total = self._how, np.zeros(self.gallery.shape[1])
-        for part in self._frozen.sample(image, 0, how.n):
-            total += part.double().numpy().sum(0)
-        mean = total / how.n
-        right = self._answerable and int(self._ahead(mean[None])[0]) < 1
-        return {"attacked": int(right), "forced": self._abstains(mean, how.n)}
+        first = torch.cat(list(self._frozen.sample(image, 0, how.first))).double().numpy()
+        seen = int(self.kinds[np.square(self.gallery - first.mean(0)).sum(1).argmin()])
+        named = self._class(seen, first)
+        for part in self._frozen.sample(image, how.first, how.first + how.n):
+            vectors = part.double().numpy()
+            total += vectors.sum(0)
+            if named is not None:
+                named.add(vectors)
+        right = self._answerable and int(self._ahead(total[None] / how.n)[0]) < 1
+        sure = self._sure(named)
+        return {"attacked": int(right), "forced": int(not sure), "fooled": int(sure and seen != self.kind)}
+
+    def _class(self, kind: int, first: Vectors) -> Answers | None:
+        """Whether the nearest is of this class, to be asked of samples; None where there is no other class."""
+        same = self.kinds == kind
+        if same.all():
+            return None
+        pairs = class_pairs(first.mean(0), self.gallery[same], self.gallery[~same])
+        return Answers(pairs, first, self._frozen.bound)
+
+    def _sure(self, named: Answers | None) -> bool:
+        """Whether the search stands by the class of its first hit, or abstains."""
+        return named is None or named.top_radius(1, self._how.sigma, self._how.alpha) > 0
 
     def _said(
         self,
@@ -249,10 +272,7 @@ class _Query:
         ahead = int(self._ahead(mean[None])[0]) if answers is not None else len(self.gallery)
         margin = float(away[~self._same].min() - away[self._same].min()) if answers is not None else -np.inf
         slack = printed_slack(n, how.alpha, self.gallery.shape[1], bound)
-        row: dict[str, Any] = {
-            "abstains": self._abstains(mean, n),
-            "margin": margin if answers is not None else 0.0,
-        }
+        row: dict[str, Any] = {"margin": margin if answers is not None else 0.0}
         place = int((away < away[chosen]).sum())
         for i, k in enumerate(self._ks):
             row[f"recall_{k}"] = int(ahead < k)
@@ -271,13 +291,6 @@ class _Query:
             row[f"votes_{k}"] = float(vote_radius(share, how.sigma)[0])
             row[f"item_{k}"] = min(item.top_radius(k, how.sigma, how.alpha), largest)
         return row
-
-    def _abstains(self, mean: Vectors, n: int) -> int:
-        """The search, which knows no label, abstains where its first hit's class may not be the nearest to g."""
-        away = np.linalg.norm(self.gallery - mean, axis=1)
-        rivals = away[self.kinds != self.kinds[away.argmin()]]
-        gap = rivals.min() - away.min() if len(rivals) else np.inf
-        return int(gap <= 2 * ball(n, self._how.alpha, self._frozen.bound))
 
     def _ahead(self, vectors: Vectors) -> NDArray[np.int64]:
         """How many candidates of other classes are at least as near as the nearest of the right one."""
@@ -300,7 +313,7 @@ def _columns(ks: Sequence[int], marks: Sequence[int], attacks: Sequence[float]) 
     for mark in marks:
         found |= {f"{key}_n{mark}": kind for key, kind in said.items()}
     for i in range(len(attacks)):
-        found |= {f"attacked_{i}": "int", f"forced_{i}": "int"}
+        found |= {f"{what}_{i}": "int" for what in ("attacked", "forced", "fooled")}
     return found
 
 
@@ -364,7 +377,7 @@ def _attack_table(rows: Rows) -> tuple[AttackLine, ...]:
                 float(attacked.mean()),
                 float(sure.mean()),
                 float((forced & ~before).mean()),
-                int((sure & ~attacked & ~forced).sum()),
+                int((sure & (rows.columns[f"fooled_{i}"][some] > 0)).sum()),
             )
         )
     return tuple(lines)

@@ -6,14 +6,17 @@ nothing is chosen by what proves it.
 
 What is deployed is what is certified. If a hit has radius r, it is among the first k by g(x + δ) for every
 ‖δ‖₂ < r. A search for x + δ lists k candidates by its own estimate; if the hit is not among them, one that is
-listed does not belong to the first k by g(x + δ), and that one comes with an abstention (but for α): the hit is
-there, or the search says that it is not sure. Forcing such an abstention is all that an attacker can do.
+listed does not belong to the first k by g(x + δ), and that one comes with an abstention: the hit is there, or
+the search says that it is not sure (each of the two searches is wrong with probability at most α). Forcing such
+an abstention is all that an attacker can do, as long as the noise of a search is not known before it: each search
+draws a seed of its own, and reports it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +39,8 @@ from holdfast.progress import bar
 Array = NDArray[np.float64]
 NEAR = 2048
 """Candidates whose projections are looked at in full; of those farther away only the mean, which is looser."""
+PAIRS = 2**17
+"""Pairs that are looked at in full, at most: with a long list fewer candidates of each."""
 LOOKS = 4
 """How often a search for a fixed radius may look at its samples; each look has its share of α."""
 FORECASTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -73,7 +78,9 @@ class SmoothedHits:
     eps: float | None = None
     label: str | None = None
     """The class of the nearest candidate, and to which radius the nearest stays one of this class."""
-    label_radius: float = field(default=0.0)
+    label_radius: float = 0.0
+    seed: int = 0
+    """Of this search's noise; the same one gives the same answer again."""
 
     @property
     def plain(self) -> Hits:
@@ -117,35 +124,42 @@ def smoothed_search(
     *,
     how: Smoothing | None = None,
     eps: float | None = None,
+    seed: int | None = None,
 ) -> SmoothedHits:
     """The k candidates nearest to the query's smoothed vector, each with the radius to which it stays.
 
     `how` is the gallery's own unless given. With `eps` the question is yes or no for each hit, and sampling
-    ends early where it is answered; without, each hit gets the largest radius that its samples prove.
+    ends early where it is answered; without, each hit gets the largest radius that its samples prove. The noise
+    is that of `seed`; left out, one that nobody can know before, since who knows the noise can search for a
+    picture on which it misleads.
     """
     gallery.check_embedder(embedder_info(embedder))
     how = how or stored_smoothing(gallery.info.embedder)
     if how is None:
         raise GalleryError(f"{gallery.path} does not say how it is searched; give the samples")
+    if how.sigma != embedder.sigma:
+        raise ConfigError(f"{gallery.path} is smoothed by sigma {embedder.sigma:g}, not {how.sigma:g}")
+    if k < 1:
+        raise ConfigError(f"k is at least 1, not {k}")
+    seed = secrets.randbits(62) if seed is None else seed
     image = to_unit(torch.from_numpy(np.array(pixels))[None])[0]
     if eps is not None and not 0 < eps < math.sqrt(image.numel()):
         raise ConfigError(f"an l2 radius lies between 0 and {math.sqrt(image.numel()):.1f} here, not {eps}")
-    first = torch.cat(list(embedder.sample(image, 0, how.first))).double().numpy()
+    stops = [how.n] if eps is None else sorted({max(1, how.n >> shift) for shift in range(LOOKS)})
+    check_samples(how, k * (2 * k + 1) * len(stops))
+    first = torch.cat(list(embedder.sample(image, 0, how.first, seed=seed))).double().numpy()
     with gallery.snapshot():
         question = _Question(gallery, first, k, how, embedder.bound)
-        check_samples(how, k * question.statements * (LOOKS if eps else 1))
-        stops = [how.n] if eps is None else [max(1, how.n >> shift) for shift in reversed(range(LOOKS))]
         with bar("sampling", how.n) as advance:
             for stop in stops:
-                for part in embedder.sample(image, how.first + question.n, how.first + stop):
+                for part in embedder.sample(image, how.first + question.n, how.first + stop, seed=seed):
                     question.add(part.double().numpy())
                     advance(len(part))
                 answer = question.answer(len(stops))
                 if eps is not None and question.settled(answer, eps, how.n, len(stops)):
                     break
-        hits = gallery.search(question.mean, k, names=[name])[0]
-        slots = gallery.search_arrays(question.mean, k)[1][0]
-        return question.report(hits, slots, answer, len(stops), eps, image.numel())
+        hits, slots = gallery.hits_of(gallery.scan(question.mean), k, name=name)
+        return replace(question.report(hits, slots, answer, len(stops), eps, image.numel()), seed=seed)
 
 
 class _Question:
@@ -155,8 +169,9 @@ class _Question:
         self.k, self.how, self.bound = k, how, bound
         centre = first.mean(0)
         self._all: Floats = gallery.scan(centre).vectors
-        self.slots = gallery.search_arrays(centre, NEAR)[1][0]
-        self.listed = min(2 * k, len(self.slots))
+        self.listed = min(2 * k, len(self._all))
+        near_by = max(self.listed, min(NEAR, PAIRS // self.listed))
+        self.slots = gallery.search_arrays(centre, near_by)[1][0]
         near = self._all[self.slots].astype(np.float64)
         self._far = np.setdiff1d(np.arange(len(self._all)), self.slots) if len(near) < len(self._all) else ()
         parts = [candidate_pairs(near[i], near) for i in range(self.listed)]
@@ -226,17 +241,22 @@ class _Question:
         largest = math.sqrt(pixels)  # No two images are farther apart.
         places = {int(slot): i for i, slot in enumerate(self.slots[: self.listed])}
         entries = []
+        forecasts: dict[int, NDArray[np.bool_]] = {}
+
+        def settles(place: int, times: int) -> bool:
+            if times not in forecasts:
+                forecasts[times] = self.forecast(wanted, looks, times)
+            return bool(forecasts[times][place])
+
+        wanted = 0.0 if eps is None else eps
         for hit, slot in zip(hits.hits, slots.tolist(), strict=True):
             place = places.get(slot)
             radius = 0.0 if place is None else min(float(answer[0][place]), largest)
-            wanted = 0.0 if eps is None else eps
             reason, samples = "", None
             if place is None:
                 reason = f"not among the first {self.listed} by the samples that choose what is asked"
             elif radius <= wanted:
-                samples = next(
-                    (self.n * t for t in FORECASTS if self.forecast(wanted, looks, t)[place]), None
-                )
+                samples = next((self.n * t for t in FORECASTS if settles(place, t)), None)
                 close = "too close to call" if radius <= 0 else f"proved to {radius:.4f} only"
                 reason = f"{close} with {self.n:,} samples; " + (
                     f"about {samples:,} would settle it"

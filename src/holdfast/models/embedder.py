@@ -76,6 +76,8 @@ class Embedder(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
+        if mode:
+            self._printed = None
         if mode and self.freeze_batch_norm:
             set_batch_norm_eval(self)
         return self
@@ -122,16 +124,18 @@ class Embedder(nn.Module):
         """SHA-256 over `describe()` and all parameters and buffers: equal means the same function.
 
         For a wrapped module the class counts by its name alone: its code cannot be hashed, and the
-        module it is imported from may change its name. It is computed again only when a tensor was
-        written to or replaced.
+        module it is imported from may change its name. In eval mode it is computed again only when a tensor
+        was written to or replaced; while a network trains always, since not every optimiser leaves a trace.
         """
         tensors = (*self.network.parameters(), *self.network.buffers())
         state = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
-        if self._printed is None or self._printed[0] != state:
-            description = self.describe()
-            description["architecture"].pop("module", None)
-            self._printed = (state, fingerprint(self.network, description))
-        return self._printed[1]
+        if self._printed is not None and self._printed[0] == state:
+            return self._printed[1]
+        description = self.describe()
+        description["architecture"].pop("module", None)
+        found = fingerprint(self.network, description)
+        self._printed = None if self.training else (state, found)
+        return found
 
 
 def _bar(total: int, wanted: bool) -> AbstractContextManager[progress_bar.Advance]:

@@ -1,6 +1,6 @@
 """The smoothed embedder g(x) = E h(x + z), z ~ N(0, σ²I): an average over noisy copies of an image.
 
-It wraps any embedder h. Samples come in blocks whose noise depends on (seed, the image's pixels, block) alone:
+It wraps any embedder h. Samples come in blocks whose noise depends on (seed, purpose, the image's pixels, block) alone:
 the same whatever the batch size, the machine's threads or where a stopped run went on. Noise leaves [0, 1] and
 is not clamped; an embedder that clamps is another h.
 """
@@ -82,19 +82,27 @@ class Smoothed:
     def dim(self) -> int:
         return self.base.dim
 
-    def sample(self, image: Tensor, start: int, stop: int) -> Iterator[Tensor]:
+    def sample(
+        self, image: Tensor, start: int, stop: int, *, purpose: str = "query", seed: int | None = None
+    ) -> Iterator[Tensor]:
         """The vectors of samples `start` to `stop` of one image (C×H×W floats in [0, 1]), in parts.
 
-        Sample i is the same in every call. A vector longer than the bound is an error: the certificate
-        would be void.
+        Sample i is the same in every call with this seed (the embedder's own if left out) and purpose: a
+        gallery's samples are none of a query's, also where the picture is the same. A vector longer than the
+        bound is an error: the certificate would be void.
         """
+        if stop <= start:
+            return
         key = hashlib.blake2b(image.contiguous().float().numpy().tobytes(), digest_size=16).hexdigest()
         step = max(1, self.batch_size // BLOCK) * BLOCK
         first = start // BLOCK * BLOCK
         for low in range(first, stop, step):
             high = min(low + step, -(-stop // BLOCK) * BLOCK)
             noise = torch.cat(
-                [self._noise(image, key, block) for block in range(low // BLOCK, high // BLOCK)]
+                [
+                    self._noise(image, (purpose, key, block), seed)
+                    for block in range(low // BLOCK, high // BLOCK)
+                ]
             )
             part = slice(max(start, low) - low, min(stop, high) - low)
             vectors = self._vectors(image[None] + self.sigma * noise[part])
@@ -110,7 +118,7 @@ class Smoothed:
         total, read = reader(images, self.spec)
         means = torch.zeros((total, self.dim), dtype=torch.float64)
         for i in range(total):
-            for part in self.sample(read(i, i + 1)[0], 0, self.samples):
+            for part in self.sample(read(i, i + 1)[0], 0, self.samples, purpose="gallery"):
                 means[i] += part.double().sum(0)
         return (means / self.samples).float()
 
@@ -134,8 +142,8 @@ class Smoothed:
         text = json.dumps([self.base.fingerprint(), self.describe()["smoothed"]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _noise(self, image: Tensor, key: str, block: int) -> Tensor:
-        chance = generator(self.seed, "smoothing", key, block)
+    def _noise(self, image: Tensor, key: tuple[str, str, int], seed: int | None) -> Tensor:
+        chance = generator(self.seed if seed is None else seed, "smoothing", *key)
         return torch.randn((BLOCK, *image.shape), generator=chance)
 
     def _vectors(self, noisy: Tensor) -> Tensor:

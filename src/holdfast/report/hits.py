@@ -72,7 +72,7 @@ def _smoothed_meaning(found: SmoothedHits) -> list[str]:
         f"among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about one query together "
         f"are wrong with probability at most {found.alpha:g}.",
         "ABSTAIN: the samples do not settle whether the hit is among them at all. An attacker can force that, but "
-        "not a sure wrong answer. A certificate says where a hit stands, not whether it is right.",
+        "with that probability no sure wrong answer. A certificate says where a hit stands, not whether it is right.",
     ]
 
 

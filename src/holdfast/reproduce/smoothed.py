@@ -59,7 +59,8 @@ def smoothed_is_done(kept: Path, job: Job, plan: SmoothPlan, sigma: float) -> bo
         return False
     config, noise = read_header(path)["config"], plan.noise(sigma)
     found = [config[name] for name in ("queries", "candidates", "marks", "seed", "attacks")]
-    wanted = [plan.queries, plan.candidates, plan.marks, job.seed, [share * sigma for share in plan.attacks]]
+    marks, attacks = sorted(set(plan.marks)), [share * sigma for share in plan.attacks]
+    wanted = [plan.queries, plan.candidates, marks, job.seed, attacks]
     unlike = [name for name, value in config["noise"].items() if getattr(noise, name) != value]
     if unlike or found != wanted:
         raise ConfigError(f"{path} is of other settings than the plan's; remove it to run it anew")
@@ -97,7 +98,7 @@ def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
         named = f"| {job.dataset} | {job.method} | {sigma:g}"
         mine = [line for line in table if line.n == n and line.k == 1]
         lines = [_curve(f"{named} | {line.rule}", line) for line in mine]
-        lines.insert(1, _projected(named, rows, mine[0]))
+        lines[1:1] = [_projected(named, rows, mine[0])] if mine else []
         for figure in dict.fromkeys(job.tables.values()):
             curves.setdefault(figure, []).extend(lines)
         if rows.header["config"]["marks"]:

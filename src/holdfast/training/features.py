@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.data import ImageSet
-from holdfast.files import storage_error
+from holdfast.files import atomic_write, storage_error
 from holdfast.models import Embedder, to_unit
 from holdfast.models.parts import before_head
 from holdfast.progress import bar
@@ -23,7 +23,7 @@ from holdfast.randomness import derive
 from holdfast.training.augment import prepared
 from holdfast.training.config import TrainSection
 
-FEATURES = "features.part"
+FEATURES, MADE_OF = "features.part", "features.key"
 CHUNK = 64
 
 
@@ -48,6 +48,12 @@ def cached_features(
     """The features of `settings.copies` copies of all images, in a file that a stopped run goes on with."""
     path, n, copies = folder / FEATURES, len(images), settings.copies
     width = _width(embedder)
+    made_of = folder / MADE_OF
+    # What was kept of other images, or another network, is of no use.
+    key = f"{images.digest()} {embedder.fingerprint()} {copies}"
+    if not made_of.exists() or made_of.read_text() != key:
+        path.unlink(missing_ok=True)
+        atomic_write(made_of, key)
     blocks = [(copy, first) for copy in range(copies) for first in range(0, n, CHUNK)]
     there = path.stat().st_size if path.exists() else 0
     sizes = np.cumsum([0, *(4 * width * min(CHUNK, n - first) for _, first in blocks)])
@@ -69,12 +75,18 @@ def cached_features(
                     noise=settings.noise,
                 )
                 handle.write(features(drawn).numpy().astype("<f4").tobytes())
+                handle.flush()
+                os.fsync(handle.fileno())
                 advance()
-            handle.flush()
-            os.fsync(handle.fileno())
     except OSError as cause:
         raise storage_error(path, cause) from cause
     return Features(np.memmap(path, dtype="<f4", mode="c", shape=(copies, n, width)))
+
+
+def drop_features(folder: Path) -> None:
+    """A finished run needs them no more."""
+    for name in (FEATURES, MADE_OF):
+        (folder / name).unlink(missing_ok=True)
 
 
 def clean_features(embedder: Embedder, images: ImageSet) -> Tensor:

@@ -25,7 +25,7 @@ from holdfast.randomness import derive
 from holdfast.spec import ImageSpec
 from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
 from holdfast.training.defences import build_defence, defence_class
-from holdfast.training.features import FEATURES, cached_features, clean_features
+from holdfast.training.features import cached_features, clean_features, drop_features
 from holdfast.training.loop import Images, Outcome, fit, total_steps
 from holdfast.training.processes import count, is_first, joined, wait_for_all
 
@@ -128,7 +128,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
                 seed=config.seed,
                 metrics={**(metrics or validate()), "cpu_seconds": outcome.cpu_seconds},
             )
-            (out / FEATURES).unlink(missing_ok=True)
+            drop_features(out)
     wait_for_all()
     return Run(out, config, outcome, embedder, metrics)
 

@@ -20,8 +20,8 @@ BLOCK = 256
 """Negatives looked at together; the nearest come first."""
 QUICK = 16
 """Positives, the nearest, that give a first bound for every negative of a block."""
-SLACK = 1e-9
-"""What float64 rounding can add to a radius, relative to it, and then some."""
+ROUNDING = 64 * np.finfo(np.float64).eps
+"""Of a sum of squares, relative to it: more than float64 leaves uncertain in a few hundred features."""
 
 
 class Neighbours:
@@ -44,6 +44,9 @@ class Neighbours:
         """Mx of every vector."""
         self.stretch = float(np.linalg.norm(self.transform, 2))
         """‖G‖₂: ‖M(x − y)‖ ≤ ‖G‖₂ ‖G(x − y)‖."""
+        largest = float(np.square(self.u).sum(1).max(initial=0.0))
+        self.blur = (1e4 * ROUNDING) ** 2 * largest
+        """Squared distances of u below this are rounding: the metric does not tell the two vectors apart."""
         if self.stretch == 0:
             raise DataError("the metric is zero: every vector is as near as any other")
 
@@ -70,11 +73,12 @@ def knn_radius(
     squared = known.squared(point)
     same = known.labels == label
     ours, others = np.flatnonzero(same), np.flatnonzero(~same)
-    if len(others) < s:
-        return np.inf
     if len(ours) < s:
         return 0.0
-    ours = ours[np.argsort(squared[ours], kind="stable")][:positives]
+    if len(others) < s:
+        return np.inf
+    most = None if positives is None else max(positives, s)
+    ours = ours[np.argsort(squared[ours], kind="stable")][:most]
     others = others[np.argsort(squared[others], kind="stable")]
     reach = np.sqrt(squared[ours[s - 1]])
     best = np.full(s, np.inf)
@@ -93,7 +97,7 @@ def knn_radius(
         best = np.sort(np.concatenate([best, values]))[:s]
         if best[-1] == 0:
             break
-    return max(0.0, float(best[-1]) * (1 - SLACK))
+    return float(best[-1])
 
 
 def knn_radii(
@@ -104,14 +108,17 @@ def knn_radii(
 
 
 def pair_distances(squared: Array, known: Neighbours, ours: Labels, others: Labels) -> Array:
-    """ε̃ for every positive (row) and negative (column); 0 where they are the same vector."""
+    """ε̃ for every positive (row) and negative (column), rounded down; 0 where the metric does not tell them apart."""
     one, other = known.u[ours], known.u[others]
-    apart = (one**2).sum(1)[:, None] + (other**2).sum(1) - 2 * one @ other.T
-    close = apart < 1e-6 * ((one**2).sum(1)[:, None] + (other**2).sum(1))
-    for i, j in zip(*np.nonzero(close), strict=True):  # Few digits are left: by the difference itself.
+    size = (one**2).sum(1)[:, None] + (other**2).sum(1)
+    apart = size - 2 * one @ other.T
+    for i, j in zip(
+        *np.nonzero(apart < 1e-4 * size), strict=True
+    ):  # Few digits are left: by the difference itself.
         apart[i, j] = np.square(one[i] - other[j]).sum()
-    length = 2 * np.sqrt(np.maximum(apart, 0.0))
-    gap = np.maximum(squared[others] - squared[ours][:, None], 0.0)
+    length = 2 * np.sqrt(np.where(apart > known.blur, apart * (1 + 1e4 * ROUNDING), 0.0))
+    far, near = squared[others], squared[ours][:, None]
+    gap = np.maximum(far - near - ROUNDING * (far + near), 0.0)
     return np.asarray(np.divide(gap, length, out=np.zeros_like(gap), where=length > 0))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from holdfast.certify.mahalanobis.bound import SLACK, Array, Labels, Neighbours, pair_distances
+from holdfast.certify.mahalanobis.bound import ROUNDING, Array, Labels, Neighbours, pair_distances
 
 FEW = 8
 """Constraints to begin with, and to add at once."""
@@ -37,8 +37,10 @@ class Exact:
 
     @property
     def gap(self) -> float:
-        """By which share of it the two ends differ; 0 for a point that is misclassified as it is."""
-        return 0.0 if self.upper == 0 or self.upper == np.inf else (self.upper - self.lower) / self.upper
+        """By which share of it the two ends differ: 1 where no move was found; 0 where nothing is to be found."""
+        if self.upper == self.lower:
+            return 0.0
+        return 1.0 if self.upper == np.inf else (self.upper - self.lower) / self.upper
 
 
 def exact_radius(point: Array, label: int, known: Neighbours) -> Exact:
@@ -65,7 +67,7 @@ def exact_radius(point: Array, label: int, known: Neighbours) -> Exact:
         length = float(np.linalg.norm(found)) if found is not None else np.inf
         if found is not None and length < upper:
             upper, move = length, found
-    return Exact(max(0.0, min(lower, upper) * (1 - SLACK)), upper, move, solved)
+    return Exact(max(0.0, min(lower, upper)), upper, move, solved)
 
 
 def _least_move(
@@ -76,13 +78,14 @@ def _least_move(
     Constraints aᵢᵀδ ≥ bᵢ, aᵢ = 2M(x⁻ − xᵢ⁺), bᵢ = d(x, x⁻) − d(x, xᵢ⁺), scaled to ‖aᵢ‖ = 1.
     """
     apart = 2 * (known.u[other] - known.u[ours])
-    needed = squared[other] - squared[ours]
+    # Rounded down, so that no bound is above what is true; the move is tried by itself.
+    needed = squared[other] - squared[ours] - ROUNDING * (squared[other] + squared[ours])
     length = np.linalg.norm(apart, axis=1)
-    useless = length <= 1e-12 * max(1.0, float(length.max(initial=0.0)))
-    if (useless & (needed > 0)).any():
-        return np.inf, None  # A positive at the same place is always as near.
-    scale = np.where(useless, 1.0, length)
-    apart, needed = apart / scale[:, None], np.where(useless, -np.inf, needed / scale)
+    # A positive that the metric does not tell from the negative ties with it everywhere: nothing is asked for.
+    useful = length**2 > 4 * known.blur
+    if not useful.any():
+        return 0.0, np.zeros_like(point)
+    apart, needed = apart[useful] / length[useful][:, None], needed[useful] / length[useful]
     active = np.argsort(-needed, kind="stable")[:FEW]
     lower, move = 0.0, None
     for _ in range(ROUNDS):

@@ -91,11 +91,13 @@ class Answers:
 
     def add(self, vectors: Array) -> None:
         """Samples h(x + z), a row each."""
-        seen = np.asarray(vectors, dtype=np.float64) @ self.pairs.directions.T
-        for i in range(self.levels.shape[1]):
-            self._counts[:, i] += (seen >= self.levels[:, i]).sum(0)
-        self._sum += seen.sum(0)
-        self.n += len(seen)
+        rows = max(1, _PAIRS_AT_ONCE // max(1, len(self.pairs)))
+        for start in range(0, len(vectors), rows):
+            seen = np.asarray(vectors[start : start + rows], dtype=np.float64) @ self.pairs.directions.T
+            for i in range(self.levels.shape[1]):
+                self._counts[:, i] += (seen >= self.levels[:, i]).sum(0)
+            self._sum += seen.sum(0)
+            self.n += len(seen)
 
     def radii(self, sigma: float, alpha: float, form: Form = "cdf") -> Array:
         """A radius for each pair, each wrong with probability at most α.
