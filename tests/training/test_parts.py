@@ -18,7 +18,7 @@ def config(**changes):
         "data": {"name": "fashion-mnist-mini", "validation": 0.1},
         "model": {"name": "small", "unit_norm": True, "dim": 8},
         "defence": {"name": "margin"},
-        "train": {"steps": 12, "batch": 40, "copies": 2, **changes},
+        "train": {"steps": 12, "batch": 40, "copies": 1, **changes},
     }
     return parse(table)
 
