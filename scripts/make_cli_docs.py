@@ -27,6 +27,8 @@ COMMANDS = [
     "gallery verify",
     "gallery remove",
     "gallery compact",
+    "metric learn",
+    "metric certify",
 ]
 
 

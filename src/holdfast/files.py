@@ -53,6 +53,18 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(data)
 
 
+def refuse_other(path: Path, starts: bytes, what: str) -> None:
+    """An error where `path` is there and does not begin as such a file does: nothing else is overwritten."""
+    if not path.exists():
+        return
+    if path.is_dir():
+        raise StorageError(f"{path} is a folder; name a file for the {what}")
+    with open(path, "rb") as handle:
+        begun = handle.read(64 + len(starts))
+    if begun and starts not in begun:
+        raise StorageError(f"{path} is there and is no {what}; choose another name, or remove it")
+
+
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:

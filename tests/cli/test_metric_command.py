@@ -38,6 +38,8 @@ def test_learn_and_certify(features, tmp_path):
     rows = read_rows(tmp_path / "f.metric-k1-exact-p25-s0" / "rows.csv.gz").columns
     assert (rows["lower"] <= rows["upper"]).all()
     assert np.allclose(rows["lower"], rows["upper"], rtol=1e-6)
+    again = here("metric", "certify", metric, "--exact", "--points", 25, "--radius", 0.1, "--json")
+    assert [line["radius"] for line in json.loads(again.out)["table"]] == [0, 0.1], "from the same rows"
     wide = here("metric", "certify", metric, "--k", 5, "--points", 25)
     assert wide.code == 0, wide.err
     assert "certified robust error" in wide.out
@@ -67,13 +69,22 @@ def test_one_line_each(features, tmp_path):
     for words, says in (
         (("metric", "certify", metric, "--k", 2), "K is odd"),
         (("metric", "certify", metric, "--k", 3, "--exact"), "exact answers are there for K = 1"),
+        (("metric", "certify", metric, "--k", 9999), "fewer than 9999 neighbours"),
+        (("metric", "certify", metric, "--radius", "nan"), "a radius is 0 or more"),
+        (
+            ("metric", "learn", features, "--method", "euclidean", "--out", features),
+            "is no metric; choose another",
+        ),
         (("metric", "certify", tmp_path / "x.metric"), "could not read the metric"),
         (("metric", "certify", features), "is not a metric"),
         (("metric", "certify", metric, "--features", tmp_path / "odd.npz"), "features are X_train"),
         (("metric", "learn", tmp_path / "no.npz", "--out", tmp_path / "o"), "not an .npz of plain arrays"),
         (("metric", "learn", tmp_path / "nan.npz", "--out", tmp_path / "o"), "NaN or infinity in row 0"),
         (("metric", "learn", features, "--method", "lnmm", "--out", tmp_path / "o"), "unknown method 'lnmm'"),
-        (("metric", "learn", features, "--set", "colour=3", "--out", tmp_path / "o"), "unexpected keyword"),
+        (
+            ("metric", "learn", features, "--set", "colour=3", "--out", tmp_path / "o"),
+            "unknown setting of arml",
+        ),
     ):
         done = here(*words)
         assert done.code == 2, (words, done.out)

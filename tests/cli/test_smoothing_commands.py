@@ -79,6 +79,7 @@ def test_a_smoothed_gallery_stays_what_it_is(noisy, shop):
             ("index", shop.run, shop.pictures, "--out", noisy / "x", "--smooth", "sigma=0.1"),
             "bound on the length",
         ),
+        (("search", gallery, picture, "--html", gallery), "is no page; choose another name"),
         (("search", gallery, picture, "--certify", "linf:0.1"), "certifies an altered query in l2"),
         (("search", gallery, picture, "--keep", "--certify", "l2:auto"), "are for bounds"),
         (("search", gallery, picture, "--model", shop.run), "made by embedder"),

@@ -104,5 +104,5 @@ def test_what_cannot_be_learned_from_is_said():
         learn(vectors, labels, "arm")
     with pytest.raises(ConfigError, match="no class has 2 samples"):
         learn(vectors, np.arange(30))
-    with pytest.raises(ConfigError, match="unexpected keyword"):
+    with pytest.raises(ConfigError, match="unknown setting of arml 'colour'"):
         learn(vectors, labels, "arml", colour=3)

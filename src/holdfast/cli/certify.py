@@ -31,7 +31,7 @@ def certify(
         str | None,
         typer.Option(
             help="Instead of a threat: certify the smoothed search in l2, by sigma=0.1,n=1000,alpha=0.01 (also "
-            "first, gallery, seed, bound)."
+            "first, gallery, seed, bound, backend)."
         ),
     ] = None,
     marks: Annotated[
@@ -96,7 +96,7 @@ def certify(
 
     if bool(threat) == bool(smooth):
         raise ConfigError(
-            "give what to certify against: --threat query:linf:0.1, or --smooth sigma=0.1,n=1000"
+            "give one thing to certify against: --threat query:linf:0.1, or --smooth sigma=0.1,n=1000"
         )
     if smooth and (method != "interval" or not clip):
         raise ConfigError("--method and --clip are for threats; smoothing has neither")
@@ -220,7 +220,7 @@ def print_smoothed(done: SmoothedCertification, title: str) -> None:
             [
                 [
                     line.rule,
-                    number(line.recall),
+                    "" if line.rule == "item" else number(line.recall),
                     *(number(rate) for rate in line.recall_at),
                     number(line.rejected),
                     f"{line.mean_radius:.4f}",

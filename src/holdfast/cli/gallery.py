@@ -79,7 +79,12 @@ def info(path: Path_, json: Json = False) -> None:
         print_json({**document, "card": found.embedder.card})
         return
     noise = document["smoothed"]
-    document["smoothed"] = f"sigma {noise['sigma']:g}, {noise['samples']} samples" if noise else "no"
+    searched = found.embedder.card.get("search", {})
+    shown = {
+        **({key: noise[key] for key in ("sigma", "samples", "seed", "backend")} if noise else {}),
+        **searched,
+    }
+    document["smoothed"] = ", ".join(f"{key} {value}" for key, value in shown.items()) or "no"
     document["boxes"] = ", ".join(f"linf:{eps:g}" for eps in found.boxes) or "none"
     print_table(["", ""], [[key, str(value)] for key, value in document.items()])
 

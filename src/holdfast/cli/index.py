@@ -32,7 +32,7 @@ def index(
         typer.Option(
             metavar="sigma=S,n=N",
             help="Smooth the vectors by noise of standard deviation S; searches then say how far each hit holds "
-            "in l2, from N samples of the query (also alpha, first, gallery, seed, bound).",
+            "in l2, from N samples of the query (also alpha, first, gallery, seed, bound, backend).",
         ),
     ] = None,
     json: Json = False,

@@ -105,4 +105,8 @@ def certify(
         ],
         title=f"{metric}, {k}-NN, {len(done.rows):,} test points, features scaled to [0, 1]",
     )
+    if not radius:
+        print(
+            "these radii are quantiles of this metric's own; to compare metrics, give the same with --radius"
+        )
     print(f"rows: {done.folder / ROWS}")

@@ -55,7 +55,7 @@ def search(
     """Find the images of a gallery that are nearest to a picture."""
     from holdfast.cli.gallery import open_with_embedder
     from holdfast.errors import ConfigError, GalleryError
-    from holdfast.files import atomic_write
+    from holdfast.files import atomic_write, refuse_other
     from holdfast.models import Smoothed
     from holdfast.workflow import search as find
 
@@ -63,6 +63,8 @@ def search(
         raise ConfigError("--keep keeps a certificate: say which with --certify")
     if method != "interval" and certify is None:
         raise ConfigError("--method is about certificates: say which with --certify")
+    if html is not None:
+        refuse_other(html, b"<!doctype html>", "page")
     opened, embedder = open_with_embedder(gallery, model, readonly=not keep)
     with opened:
         if k is not None and k > len(opened):
@@ -202,9 +204,10 @@ def print_smoothed_hits(result: SmoothedHits) -> None:
     ]
     stays = f"stays in top {len(result.hits)} to l2"
     columns = ["#", "id", "label", "distance", stays, "verdict", ""]
-    print_table(columns, rows, title=f"{result.query}, smoothed by noise of {result.sigma:g}")
+    asked = "" if result.eps is None else f", asked for l2:{result.eps:g}"
+    print_table(columns, rows, title=f"{result.query}, smoothed by noise of {result.sigma:g}{asked}")
     if result.label is not None:
-        held = f"to l2 {result.label_radius:.4f}" if result.label_radius > 0 else "is not settled"
+        held = f"to l2 {result.label_radius:.4f}" if result.label_radius > 0 else "not settled"
         print(f"the nearest stays one of '{result.label}': {held}")
     print(
         f"{result.samples:,} samples (seed {result.seed}); all of this is wrong with probability at most "

@@ -67,6 +67,10 @@ def certify_metric(
     it. The certificate is about feature vectors.
     """
     votes_needed(k)
+    if k > len(features.train):
+        raise ConfigError(f"there are {len(features.train)} training vectors, fewer than {k} neighbours")
+    if not all(0 <= radius < np.inf for radius in radii):
+        raise ConfigError("a radius is 0 or more")
     if exact and k != 1:
         raise ConfigError(f"exact answers are there for K = 1, not {k}; leave --exact out")
     counts = np.bincount(features.train_labels)
@@ -86,14 +90,13 @@ def certify_metric(
         "points": len(chosen),
         "seed": seed,
         "positives": positives,
-        "radii": list(radii),
     }
     if (folder / ROWS).exists():
         if read_header(folder / ROWS)["hash"] != config_hash(config):
             raise ConfigError(
                 f"{folder} holds a certification of another metric or setting; choose another --out"
             )
-        return read_neighbours(folder)
+        return read_neighbours(folder, radii)
     known = Neighbours(metric.scaled(features.train), features.train_labels, metric.transform)
     asked = metric.scaled(features.test[chosen])
     header = {
@@ -127,16 +130,16 @@ def certify_metric(
                     rows.append({key: _finite(value) for key, value in row.items()})
                     advance()
                 writer.append(rows)
-        table = _table(writer.read())
+        table = _table(writer.read(), radii)
         atomic_write(folder / SUMMARY, json.dumps([asdict(line) for line in table], indent=2) + "\n")
         writer.finish()
-    return read_neighbours(folder)
+    return read_neighbours(folder, radii)
 
 
-def read_neighbours(folder: Path) -> CertifiedNeighbours:
+def read_neighbours(folder: Path, radii: Sequence[float] = ()) -> CertifiedNeighbours:
     """A finished certification from its folder."""
     rows = read_rows(folder / ROWS)
-    return CertifiedNeighbours(folder, rows, _table(rows))
+    return CertifiedNeighbours(folder, rows, _table(rows, radii))
 
 
 def robust_error(rows: Rows, radius: float) -> RobustError:
@@ -147,12 +150,11 @@ def robust_error(rows: Rows, radius: float) -> RobustError:
     return RobustError(radius, float(open_.mean()), attacked, bootstrap(open_))
 
 
-def _table(rows: Rows) -> tuple[RobustError, ...]:
-    """At 0, at the radii that were asked for, and where a quarter, half and three quarters are not proved."""
+def _table(rows: Rows, radii: Sequence[float]) -> tuple[RobustError, ...]:
+    """At 0 and at the radii that were asked for; else where a quarter, half and three quarters are not proved."""
     lower: NDArray[np.float64] = rows.columns["lower"]
     own = np.quantile(lower, SHARES).round(4).tolist()
-    radii = sorted({0.0, *(rows.header["config"]["radii"] or own)})
-    return tuple(robust_error(rows, radius) for radius in radii)
+    return tuple(robust_error(rows, radius) for radius in sorted({0.0, *(radii or own)}))
 
 
 def _finite(value: Any) -> Any:

@@ -136,6 +136,7 @@ def certified_search(
         raise ConfigError(
             f"search certifies linf:EPS for the query, the candidates or both, and linf:auto for the query"
             f"{' where it is not kept' if keep else ''}, not '{threat}'"
+            + ("; l2 is for a smoothed gallery (index --smooth)" if threat.norm == "l2" else "")
         )
     if method == "paper" or (method != "interval" and threat.who != "query"):
         raise ConfigError(

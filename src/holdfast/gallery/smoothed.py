@@ -141,7 +141,7 @@ def smoothed_search(
         raise ConfigError(f"{gallery.path} is smoothed by sigma {embedder.sigma:g}, not {how.sigma:g}")
     if k < 1:
         raise ConfigError(f"k is at least 1, not {k}")
-    seed = secrets.randbits(62) if seed is None else seed
+    seed = secrets.randbits(52) if seed is None else seed
     image = to_unit(torch.from_numpy(np.array(pixels))[None])[0]
     if eps is not None and not 0 < eps < math.sqrt(image.numel()):
         raise ConfigError(f"an l2 radius lies between 0 and {math.sqrt(image.numel()):.1f} here, not {eps}")

@@ -71,8 +71,14 @@ def _smoothed_meaning(found: SmoothedHits) -> list[str]:
         f"Below each stands how far the query may be altered, in ℓ2 over the whole image, while the hit stays "
         f"among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about one query together "
         f"are wrong with probability at most {found.alpha:g}.",
-        "ABSTAIN: the samples do not settle whether the hit is among them at all. An attacker can force that, but "
-        "with that probability no sure wrong answer. A certificate says where a hit stands, not whether it is right.",
+        *(
+            [f"The nearest stays one of '{found.label}' to ℓ2 {found.label_radius:.4f}."]
+            if found.label is not None and found.label_radius > 0
+            else []
+        ),
+        "ABSTAIN: the samples do not settle whether the hit is among them at all. An attacker can force that; a wrong "
+        "answer of which the search is sure only where a statement fails, which has that probability. A certificate "
+        f"says where a hit stands, not whether it is right. The noise of this search has seed {found.seed}.",
     ]
 
 

@@ -29,7 +29,7 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
         {
             "k": line.k,
             "rule": f"{line.rule}: {RULES[line.rule]}",
-            "recall": f"{line.recall:.3f}",
+            "recall": "" if line.rule == "item" else f"{line.recall:.3f}",
             "certified": f"{line.certified:.3f}",
             "rejected": f"{line.rejected:.3f}",
             "radius": (f"{line.mean_radius:.4f}", "–".join(f"{end:.4f}" for end in line.interval)),

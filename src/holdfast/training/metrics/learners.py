@@ -61,6 +61,13 @@ def _translate(module: Any) -> None:
             setattr(module, name, translated)
 
 
+def _settings(method: str) -> set[str] | None:
+    """The settings that a method takes, where they are ours to know."""
+    if method == "euclidean":
+        return set()
+    return set(ARML().get_params()) - {"random_state"} if method == "arml" else None
+
+
 METHODS: dict[str, Learner] = {
     "arml": arml,
     "euclidean": euclidean,
@@ -85,6 +92,9 @@ def learn(
     _, kinds = np.unique(np.asarray(labels), return_inverse=True)
     if kinds.max(initial=0) < 1:
         raise DataError("a metric is learned from at least 2 classes")
+    known = _settings(method)
+    if known is not None and (wrong := sorted(set(options) - known)):
+        raise ConfigError(unknown_name(f"setting of {method}", wrong[0], sorted(known)))
     low, span = scale_of(flat)
     scaled = (flat - low) / span
     if (np.ptp(flat, axis=0) == 0).all():
