@@ -263,4 +263,4 @@ def test_certify_smooths(shop, tmp_path):
     assert (bad.code, "not normalised" in bad.err) == (2, True)
     for more in ((), ("--smooth", "sigma=0.1", "--threat", "linf:0.1")):
         bad = holdfast("certify", shop.run, *more)
-        assert (bad.code, "give what to certify against" in bad.err) == (2, True)
+        assert (bad.code, "give one thing to certify against" in bad.err) == (2, True)
