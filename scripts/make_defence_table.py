@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from _page import with_table
+
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "reproduce" / "kakizaki"
 PAGE = ROOT / "docs" / "defences.md"
-START, END = "<!-- defences: scripts/make_defence_table.py -->", "<!-- end -->"
+START = "<!-- defences: scripts/make_defence_table.py -->"
 METHODS = ("triplet", "margin", "est", "act", "hm", "ca-tride", "c-ibp", "tbt", "tbt-fctb")
 METHODS += ("certified-margin", "certified-rank", "mixed")
 EPS, K = "0.1", 10
@@ -57,8 +59,7 @@ def cost(method: str) -> str:
 
 def page() -> str:
     """The page as it stands, with its table made anew."""
-    before, rest = PAGE.read_text().split(START)
-    return f"{before}{START}\n{table()}\n{END}{rest.split(END, 1)[1]}"
+    return with_table(PAGE, START, table())
 
 
 if __name__ == "__main__":

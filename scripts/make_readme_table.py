@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from _page import with_table
+
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-START, END = "<!-- certified: scripts/make_readme_table.py -->", "<!-- end -->"
+START = "<!-- certified: scripts/make_readme_table.py -->"
 ROWS = (("mnist", "0.1"), ("mnist", "0.2"), ("fashion-mnist", "0.1"), ("fashion-mnist", "0.2"))
 ROWS += (("cifar-10", "2/255"), ("cifar-10", "3/255"))
 K = 10
@@ -43,8 +45,7 @@ def table() -> str:
 
 def page() -> str:
     """The README as it stands, with its table made anew."""
-    before, rest = README.read_text().split(START)
-    return f"{before}{START}\n{table()}\n{END}{rest.split(END, 1)[1]}"
+    return with_table(README, START, table())
 
 
 if __name__ == "__main__":

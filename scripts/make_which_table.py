@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+from _page import with_table
 from numpy.typing import NDArray
 
 from holdfast.evaluate.rows import Rows, read_rows
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "which-certificate.md"
 BOUNDS = ROOT / "reproduce" / "which-certificate"
 SMOOTHED = ROOT / "reproduce" / "retrievalguard" / "rows" / "laptop"
-START, END = "<!-- table: scripts/make_which_table.py -->", "<!-- end -->"
+START = "<!-- table: scripts/make_which_table.py -->"
 L2, LINF = (0.1, 0.25, 0.5, 1.0), (0.005, 0.01, 0.02, 0.05, 0.1)
 SIDE = math.sqrt(28 * 28)
 """An ℓ2 ball of radius r holds the ℓ∞ ball of r/28, and is held by that of r."""
@@ -84,8 +85,7 @@ def _share(which: NDArray[np.bool_]) -> str:
 
 def page() -> str:
     """The page as it stands, with its table made anew."""
-    before, rest = PAGE.read_text().split(START)
-    return f"{before}{START}\n{table()}\n{END}{rest.split(END, 1)[1]}"
+    return with_table(PAGE, START, table())
 
 
 if __name__ == "__main__":

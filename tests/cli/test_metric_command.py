@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from command import here
 
+from holdfast.evaluate.neighbours import read_neighbours, robust_error
 from holdfast.evaluate.rows import read_rows
 from holdfast.models.metric import Metric
 
@@ -29,6 +30,9 @@ def test_learn_and_certify(features, tmp_path):
     assert done.code == 0, done.err
     assert json.loads(done.out)["about"]["method"] == "arml"
     assert Metric.load(metric).transform.shape == (4, 4)
+    assert here("metric", "learn", features, "--out", metric, "--set", "iterations=20").code == 0, (
+        "learned anew"
+    )
     done = here("metric", "certify", metric, "--exact", "--points", 25, "--radius", 0.05, "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
@@ -40,6 +44,13 @@ def test_learn_and_certify(features, tmp_path):
     assert np.allclose(rows["lower"], rows["upper"], rtol=1e-6)
     again = here("metric", "certify", metric, "--exact", "--points", 25, "--radius", 0.1, "--json")
     assert [line["radius"] for line in json.loads(again.out)["table"]] == [0, 0.1], "from the same rows"
+    finished = read_neighbours(tmp_path / "f.metric-k1-exact-p25-s0")
+    for radius in rows["upper"]:
+        at = robust_error(finished.rows, float(radius))
+        assert at.attacked <= at.certified, "at the length of an attack too, which may only tie"
+    for radius in rows["lower"]:
+        proved = 1 - robust_error(finished.rows, float(radius)).certified
+        assert proved == pytest.approx((rows["lower"] > radius).mean())
     wide = here("metric", "certify", metric, "--k", 5, "--points", 25)
     assert wide.code == 0, wide.err
     assert "certified robust error" in wide.out
@@ -73,7 +84,7 @@ def test_one_line_each(features, tmp_path):
         (("metric", "certify", metric, "--radius", "nan"), "a radius is 0 or more"),
         (
             ("metric", "learn", features, "--method", "euclidean", "--out", features),
-            "is no metric; choose another",
+            "is not a metric",
         ),
         (("metric", "certify", tmp_path / "x.metric"), "could not read the metric"),
         (("metric", "certify", features), "is not a metric"),

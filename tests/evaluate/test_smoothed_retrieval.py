@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from holdfast import data, models
+from holdfast.attacks.noisy import NoisyAttack
 from holdfast.certify.smoothing import Smoothing, parse_smoothing
 from holdfast.certify.smoothing.confidence import ball
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluate.noisy_attack import NoisyAttack
 from holdfast.evaluate.smoothing import certify_smoothed
 from holdfast.models import Smoothed
 from holdfast.training import parse, train

@@ -143,9 +143,13 @@ def read_neighbours(folder: Path, radii: Sequence[float] = ()) -> CertifiedNeigh
 
 
 def robust_error(rows: Rows, radius: float) -> RobustError:
-    """The certified and, where there are attacks, the attacked error at one radius; at 0 the plain error."""
+    """The certified and, where there are attacks, the attacked error at one radius.
+
+    At 0 it is the plain error for K = 1; for larger K also points whose class leads without a majority count.
+    A move as long as the radius itself may tie, so it is not proved against.
+    """
     lower, upper = rows.columns["lower"], rows.columns["upper"]
-    open_ = lower <= radius if radius == 0 else lower < radius
+    open_ = lower <= radius
     attacked = float((upper <= radius).mean()) if rows.header["config"]["exact"] else None
     return RobustError(radius, float(open_.mean()), attacked, bootstrap(open_))
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from holdfast.attacks.noisy import NoisyAttack
 from holdfast.certify.smoothing import (
     Answers,
     Form,
@@ -27,7 +28,6 @@ from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import draw_or_all, ordered_ks
 from holdfast.evaluate.folder import ROWS, SMOOTHED, Task, pending
-from holdfast.evaluate.noisy_attack import NoisyAttack
 from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.gallery.smoothed import smoothed
 from holdfast.metrics import bootstrap

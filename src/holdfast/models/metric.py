@@ -14,7 +14,7 @@ from safetensors.numpy import load as parse
 from safetensors.numpy import save as serialise
 
 from holdfast.errors import DataError, ModelError
-from holdfast.files import atomic_write, refuse_other
+from holdfast.files import atomic_write
 
 Array = NDArray[np.float64]
 KIND = "holdfast metric 1"
@@ -60,8 +60,9 @@ class Metric:
         return np.asarray(self.scaled(vectors) @ self.transform.T)
 
     def save(self, path: Path) -> None:
-        """Write it; a file that is there is replaced whole or not at all."""
-        refuse_other(path, b"__metadata__", "metric")
+        """Write it; another metric that is there is replaced whole or not at all, any other file never is."""
+        if path.exists():
+            Metric.load(path)
         tensors = {"transform": self.transform, "low": self.low, "span": self.span}
         content = serialise(tensors, metadata={"kind": KIND, "about": json.dumps(self.about)})
         atomic_write(path, content)

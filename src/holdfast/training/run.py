@@ -93,8 +93,10 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
             f"{alone:,} classes have a single image, which has no partner: it is left out of groups of one class"
         )
     size = sum(parameter.numel() for parameter in embedder.parameters())
+    learning = sum(parameter.numel() for parameter in embedder.parameters() if parameter.requires_grad)
+    what = f"{size:,} parameters" if learning == size else f"{learning:,} of {size:,} parameters learn"
     say(
-        f"training {config.model.name} ({size:,} parameters) on {len(training):,} images of {dataset.name}: "
+        f"training {config.model.name} ({what}) on {len(training):,} images of {dataset.name}: "
         f"{total_steps(config.train, len(training)):,} steps of {config.train.batch}"
     )
     # No process looks for a stored config after the first one has written it.

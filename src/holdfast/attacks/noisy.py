@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.attacks import Attack
 from holdfast.attacks.access import Access, WhiteBox
+from holdfast.attacks.attack import Attack
 from holdfast.attacks.candidates import Candidates
 from holdfast.attacks.objectives.base import Assessment, Given, Wish
 from holdfast.attacks.objectives.ltm import MatchWish, Misrank
