@@ -7,10 +7,10 @@ import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from holdfast.certify.mahalanobis import Neighbours, knn_radii
+from holdfast.certify.mahalanobis import Neighbours, knn_radii, knn_radius
 from holdfast.errors import ConfigError, DataError
 from holdfast.training.metrics import ARML, METHODS, learn
-from holdfast.training.metrics.arml import margins, nearest_of_each
+from holdfast.training.metrics.arml import critical, margins, nearest_of_each
 
 
 def noisy_features(seed=0, n=240, classes=3):
@@ -50,19 +50,72 @@ def test_neighbours_are_the_nearest_of_each_kind(monkeypatch):
             allowed = [j for j in away[i].argsort().tolist() if mask[j] and j != i]
             assert table[i].tolist() == allowed[:3]
     few, _ = nearest_of_each(z[:3], torch.tensor([0, 0, 1]), torch.tensor([0, 1]), 4)
-    assert few.tolist() == [[1, 1, 1], [0, 0, 0]], "the only partner stands in for more"
+    assert few.tolist() == [[1] * 4, [0] * 4], "the only partner stands in for more"
+
+
+def test_the_critical_pair_is_the_one_that_the_certificate_names():
+    vectors, labels = noisy_features(n=60)
+    g = np.random.default_rng(2).normal(size=(8, 8))
+    points, weights, kinds = (torch.from_numpy(v) for v in (vectors, g, labels))
+    everyone = torch.arange(60)
+    tables = nearest_of_each(points @ weights.T, kinds, everyone, 59)
+    (own, other), least = critical(points, weights, everyone, *tables)
+    assert margins(weights, points, points[own[:, 0]], points[other[:, 0]]) == pytest.approx(least.numpy())
+    for i in range(60):
+        rest = np.arange(60) != i
+        known = Neighbours(vectors[rest], labels[rest], g)
+        assert max(0.0, float(least[i])) == pytest.approx(
+            knn_radius(vectors[i], int(labels[i]), known), rel=1e-6
+        )
+
+
+def test_a_stopped_fit_goes_on(tmp_path, monkeypatch):
+    from holdfast.training.metrics import arml
+
+    vectors, labels = noisy_features()
+    how = {"iterations": 12, "refresh": 3, "patience": 9}
+    whole = ARML(**how).fit(vectors, labels)
+    searched = []
+
+    def stopped(*words):
+        searched.append(1)
+        if len(searched) == 3:
+            raise KeyboardInterrupt
+        return nearest_of_each(*words)
+
+    file = tmp_path / "part"
+    with monkeypatch.context() as patch:
+        patch.setattr(arml, "nearest_of_each", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ARML(**how, checkpoint=file).fit(vectors, labels)
+    assert file.exists()
+    with pytest.raises(ValueError, match="belongs to other vectors or settings"):
+        ARML(**{**how, "lr": 0.5}, checkpoint=file).fit(vectors, labels)
+    again = ARML(**how, checkpoint=file).fit(vectors, labels)
+    assert not file.exists()
+    assert np.array_equal(whole.components_, again.components_)
+    assert whole.margins_ == again.margins_
+    file.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="not a checkpoint"):
+        ARML(**how, checkpoint=file).fit(vectors, labels)
 
 
 def test_certified_radii_grow_on_vectors_that_were_not_seen():
     vectors, labels = noisy_features()
     fresh, truth = noisy_features(1)
     radii = {}
-    for method, options in (("euclidean", {}), ("arml", {"iterations": 60})):
+    for method, options in (
+        ("euclidean", {}),
+        ("arml", {"iterations": 60}),
+        ("arml", {"iterations": 60, "pairs": "random"}),
+    ):
         metric = learn(vectors, labels, method, **options)
         known = Neighbours(metric.scaled(vectors), labels, metric.transform)
-        radii[method] = knn_radii(metric.scaled(fresh[:80]), truth[:80], known)
-    assert radii["arml"].mean() > 1.15 * radii["euclidean"].mean()
-    assert (radii["arml"] == 0).mean() <= (radii["euclidean"] == 0).mean()
+        radii[options.get("pairs", method)] = knn_radii(metric.scaled(fresh[:80]), truth[:80], known)
+    for found in ("arml", "random"):
+        assert radii[found].mean() > 1.15 * radii["euclidean"].mean()
+        assert (radii[found] == 0).mean() <= (radii["euclidean"] == 0).mean()
+    assert radii["arml"].mean() > radii["random"].mean()
 
 
 def test_the_same_seed_gives_the_same_metric_and_a_rank_is_kept():
@@ -77,7 +130,7 @@ def test_the_same_seed_gives_the_same_metric_and_a_rank_is_kept():
 
 def test_it_stops_when_nothing_is_gained():
     vectors, labels = noisy_features()
-    found = ARML(iterations=400, patience=3, tolerance=0.5).fit(vectors, labels)
+    found = ARML(iterations=400, refresh=5, patience=3, tolerance=0.5).fit(vectors, labels)
     assert found.n_iter_ < 40
 
 
