@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.bounds.neighbours import votes_needed
 from holdfast.certify.mahalanobis import Neighbours, exact_radius, knn_radius
-from holdfast.certify.mahalanobis.bound import votes_needed
 from holdfast.data.features import Features
 from holdfast.errors import ConfigError
 from holdfast.evaluate.folder import ROWS, SUMMARY, pending
