@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.output import Json, note, print_json, print_table
+
+if TYPE_CHECKING:
+    from holdfast.evaluate.neighbours import CertifiedNeighbours, RobustError
 
 app = typer.Typer(help="Metrics on feature vectors: learn, certify.", no_args_is_help=True)
 
@@ -51,11 +55,23 @@ def learn(
 
 @app.command()
 def certify(
-    metric: Annotated[Path, typer.Argument(help="A metric made by 'holdfast metric learn'.")],
+    metrics: Annotated[
+        list[Path], typer.Argument(help="Metrics made by 'holdfast metric learn'; several are compared.")
+    ],
     k: Annotated[int, typer.Option(min=1, help="How many neighbours vote; odd.")] = 1,
     exact: Annotated[
         bool, typer.Option("--exact", help="For K = 1: the smallest move itself, from below and above.")
     ] = False,
+    attack: Annotated[
+        bool, typer.Option(help="Also search for the shortest move that makes each vote wrong.")
+    ] = True,
+    box: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW,HIGH",
+            help="Scaled features stay in here whoever alters them: 0,1 is the range of the training part.",
+        ),
+    ] = None,
     points: Annotated[int, typer.Option(min=1, help="How many test points, drawn at random.")] = 1000,
     radius: Annotated[
         list[float] | None,
@@ -67,15 +83,79 @@ def certify(
     out: Annotated[
         Path | None, typer.Option(help="The certification's folder; beside the metric if left out.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="The page; in the first certification's folder if left out.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     json: Json = False,
 ) -> None:
-    """Prove how far feature vectors may move, in l2, before their neighbours outvote them."""
+    """Prove how far feature vectors may move, in l2, before their neighbours outvote them; and attack them.
+
+    Writes rows, the moves that were found, and a page with both robust errors against the radius. Exit code 1 if
+    a move is shorter than what is certified.
+    """
     from dataclasses import asdict
 
+    from holdfast.errors import ConfigError
+    from holdfast.evaluate import ROWS
+    from holdfast.evaluate.neighbours import MOVES, contradictions, robust_error
+    from holdfast.report.neighbours import write_neighbours
+
+    if out is not None and len(metrics) > 1:
+        raise ConfigError("--out is for a single metric; several go into folders beside each of them")
+    inside = None if box is None else _box(box)
+    done = {}
+    for metric in metrics:
+        done[str(metric)] = _certified(
+            metric,
+            features,
+            out,
+            k=k,
+            exact=exact,
+            attack=attack,
+            box=inside,
+            points=points,
+            seed=seed,
+            radii=radius or (),
+        )
+    first = next(iter(done.values()))
+    at = [line.radius for line in first.table]
+    tables = {name: [robust_error(entry.rows, r) for r in at] for name, entry in done.items()}
+    page = write_neighbours(done, html or first.folder / "neighbours.html", at)
+    findings = {name: contradictions(entry.rows) for name, entry in done.items()}
+    if json:
+        documents = [
+            {
+                "metric": name,
+                "rows": entry.folder / ROWS,
+                "moves": entry.folder / MOVES if (entry.folder / MOVES).exists() else None,
+                "page": page,
+                "table": [asdict(line) for line in tables[name]],
+                "errors": [finding.text for finding in findings[name]],
+            }
+            for name, entry in done.items()
+        ]
+        print_json(documents[0] if len(documents) == 1 else documents)
+    else:
+        for name, entry in done.items():
+            _print_errors(name, entry.rows.header["config"], tables[name])
+            for finding in findings[name]:
+                print(finding)
+            print(f"rows: {entry.folder / ROWS}")
+        if not radius:
+            print(
+                f"these radii are quantiles of {metrics[0]}; to compare with others, give the same with --radius"
+            )
+        print(f"page: {page}")
+    if any(findings.values()):
+        raise typer.Exit(1)
+
+
+def _certified(
+    metric: Path, features: Path | None, out: Path | None, *, points: int, seed: int, **settings: Any
+) -> CertifiedNeighbours:
     from holdfast.data.features import load_features
     from holdfast.errors import DataError
-    from holdfast.evaluate import ROWS
     from holdfast.evaluate.neighbours import certify_metric
     from holdfast.models.metric import Metric
 
@@ -85,15 +165,24 @@ def certify(
         raise DataError(
             f"{found.path} is not what {metric} was learned from; its certificates would be of another"
         )
-    place = metric.with_name(f"{metric.name}-k{k}{'-exact' if exact else ''}-p{points}-s{seed}")
-    done = certify_metric(
-        made, found, out or place, k=k, exact=exact, points=points, seed=seed, radii=radius or ()
-    )
-    if json:
-        print_json({"rows": done.folder / ROWS, "table": [asdict(line) for line in done.table]})
-        return
+    box, marks = settings["box"], [f"k{settings['k']}"]
+    marks += ["exact"] * settings["exact"] + ["plain"] * (not settings["attack"])
+    marks += [] if box is None else [f"box{box[0]:g},{box[1]:g}"]
+    place = metric.with_name("-".join([metric.name, *marks, f"p{points}", f"s{seed}"]))
+    if box is not None:
+        scaled = made.scaled(found.test)
+        outside = int(((scaled < box[0]) | (scaled > box[1])).any(1).sum())
+        if outside:
+            note(
+                f"{outside:,} of {len(scaled):,} test points are outside the box; theirs reaches to where they are"
+            )
+    return certify_metric(made, found, out or place, points=points, seed=seed, **settings)
+
+
+def _print_errors(name: str, config: dict[str, Any], table: Sequence[RobustError]) -> None:
+    attacked = table[0].attacked is not None
     print_table(
-        ["radius", "certified robust error", "95 %", *(["attacked"] if exact else [])],
+        ["radius", "certified robust error", "95 %", *(["attacked"] if attacked else [])],
         [
             [
                 f"{line.radius:g}",
@@ -101,12 +190,17 @@ def certify(
                 f"{line.interval[0]:.3f}–{line.interval[1]:.3f}",
                 *([f"{line.attacked:.3f}"] if line.attacked is not None else []),
             ]
-            for line in done.table
+            for line in table
         ],
-        title=f"{metric}, {k}-NN, {len(done.rows):,} test points, features scaled to [0, 1]",
+        title=f"{name}, {config['k']}-NN, {config['points']:,} test points, features scaled to [0, 1]",
     )
-    if not radius:
-        print(
-            "these radii are quantiles of this metric's own; to compare metrics, give the same with --radius"
-        )
-    print(f"rows: {done.folder / ROWS}")
+
+
+def _box(text: str) -> tuple[float, float]:
+    from holdfast.errors import ConfigError
+
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--box takes LOW,HIGH, for example 0,1, not '{text}'") from None
+    return low, high

@@ -1,8 +1,13 @@
-"""Certified nearest neighbours of feature vectors: a radius for every test point, as rows; resumable."""
+"""Certified and attacked nearest neighbours of feature vectors: two radii for every test point, as rows; resumable.
+
+No move shorter than a row's `lower` makes its class lose the majority of K; a move of length `attacked` was found after
+which another class has as many votes, and is kept beside the rows.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,13 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify.mahalanobis import Neighbours, exact_radius, knn_radius
-from holdfast.certify.mahalanobis.bound import votes_needed
+from holdfast.attacks.neighbours import smallest_move
+from holdfast.bounds.neighbours import Array, Neighbours, votes_needed
+from holdfast.bounds.projection import Limits
+from holdfast.certify.mahalanobis import exact_radius, knn_radius
 from holdfast.data.features import Features
 from holdfast.errors import ConfigError
 from holdfast.evaluate.folder import ROWS, SUMMARY, pending
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
-from holdfast.files import atomic_write, exclusive
+from holdfast.evaluate.validity import Finding
+from holdfast.files import atomic_path, atomic_write, exclusive, storage_error
 from holdfast.metrics import bootstrap
 from holdfast.models.metric import Metric
 from holdfast.progress import bar
@@ -26,6 +34,8 @@ from holdfast.provenance import commit, versions
 KIND = "certified neighbours"
 BLOCK = 20
 SHARES = (0.25, 0.5, 0.75)
+MOVES = "moves.npz"
+"""The moves that were found, in scaled features: `point` (row of the test part), `label`, `move`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class RobustError:
     certified: float
     """Points that are not proved right at this radius: no attack makes more of them wrong."""
     attacked: float | None
-    """Points that are wrong at this radius under the attack that was found; only with `exact`."""
+    """Points that are wrong at this radius under the attack that was found; None if none was made."""
     interval: tuple[float, float]
 
 
@@ -60,12 +70,19 @@ def certify_metric(
     seed: int = 0,
     positives: int | None = None,
     radii: Sequence[float] = (),
+    attack: bool = True,
+    box: tuple[float, float] | None = None,
 ) -> CertifiedNeighbours:
     """How far each test point may move, in scaled features and ℓ2, with its K-NN class the same.
 
     Points that are drawn at random; with `exact` (K = 1) each has a lower bound by duality and a move that flips
-    it. The certificate is about feature vectors.
+    it. With `attack` a short move that makes the vote wrong is sought for each, for any K. `box` says that scaled
+    features lie in [low, high] whoever alters them: attacks and the exact answer stay inside, the bound for K > 1
+    holds there as everywhere. A point that is outside itself has the box stretched to where it is. The certificate
+    is about feature vectors.
     """
+    if box is not None and not -np.inf < box[0] < box[1] < np.inf:
+        raise ConfigError(f"a box is LOW,HIGH with LOW below HIGH, not {box[0]:g},{box[1]:g}")
     votes_needed(k)
     if k > len(features.train):
         raise ConfigError(f"there are {len(features.train)} training vectors, fewer than {k} neighbours")
@@ -90,6 +107,8 @@ def certify_metric(
         "points": len(chosen),
         "seed": seed,
         "positives": positives,
+        "attack": attack,
+        "box": None if box is None else list(box),
     }
     if (folder / ROWS).exists():
         if read_header(folder / ROWS)["hash"] != config_hash(config):
@@ -108,32 +127,114 @@ def certify_metric(
         "versions": versions(),
         "commit": commit(),
     }
-    columns = {"point": "int", "label": "int", "lower": "float", "upper": "float", "solved": "int"}
+    columns = {
+        "point": "int",
+        "label": "int",
+        "lower": "float",
+        "upper": "float",
+        "attacked": "float",
+        "solved": "int",
+    }
     with exclusive(folder, KIND):
         writer = RowWriter(folder / ROWS, header, columns)
+        moves = _Moves(folder, metric.features, writer.done)
         with bar("certifying", len(chosen), writer.done) as advance:
             for _, span in pending([(None, len(chosen), BLOCK)], writer.done):
                 rows: list[dict[str, Any]] = []
+                found: list[Array] = []
                 for i in span:
                     label = int(features.test_labels[chosen[i]])
-                    row: dict[str, Any] = {
-                        "point": int(chosen[i]),
-                        "label": label,
-                        "upper": -1.0,
-                        "solved": 0,
-                    }
-                    if exact:
-                        found = exact_radius(asked[i], label, known)
-                        row |= {"lower": found.lower, "upper": found.upper, "solved": found.solved}
-                    else:
-                        row["lower"] = knn_radius(asked[i], label, known, k, positives)
+                    limits = None if box is None else Limits.around(asked[i], *box)
+                    row, move = _examined(asked[i], label, known, k, exact, attack, positives, limits)
+                    row |= {"point": int(chosen[i]), "label": label}
                     rows.append({key: _finite(value) for key, value in row.items()})
+                    found.append(move)
                     advance()
+                moves.append(found)
                 writer.append(rows)
+        if attack or exact:
+            moves.finish(chosen, features.test_labels[chosen])
         table = _table(writer.read(), radii)
         atomic_write(folder / SUMMARY, json.dumps([asdict(line) for line in table], indent=2) + "\n")
         writer.finish()
+        moves.drop()
     return read_neighbours(folder, radii)
+
+
+def _examined(
+    point: Array,
+    label: int,
+    known: Neighbours,
+    k: int,
+    exact: bool,
+    attack: bool,
+    positives: int | None,
+    limits: Limits | None,
+) -> tuple[dict[str, Any], Array]:
+    """The numbers of one row, and the move that the attacked radius is the length of."""
+    row: dict[str, Any] = {"upper": -1.0, "attacked": -1.0, "solved": 0}
+    if exact:
+        found = exact_radius(point, label, known, limits)
+        row |= {"lower": found.lower, "upper": found.upper, "solved": found.solved}
+        # Where the two ends meet there is nothing shorter to look for.
+        if not attack or found.gap <= 1e-6:
+            return row | {"attacked": found.upper}, found.move
+        starts = [found.move] if found.upper < np.inf else []
+    else:
+        row["lower"] = knn_radius(point, label, known, k, positives)
+        starts = []
+    if not attack:
+        return row, np.zeros_like(point)
+    moved = smallest_move(point, label, known, k, starts=starts, limits=limits)
+    return row | {"attacked": moved.length}, moved.move
+
+
+class _Moves:
+    """The moves of the rows so far, in a file beside them, so that a stopped run keeps them."""
+
+    def __init__(self, folder: Path, features: int, done: int) -> None:
+        self._part, self._path, self._features = folder / "moves.part", folder / MOVES, features
+        try:
+            kept = self._part.read_bytes()[: 8 * features * done] if self._part.exists() else b""
+            # Rows and moves are written one after the other: the moves may be ahead, never behind.
+            self._part.write_bytes(kept)
+        except OSError as cause:
+            raise storage_error(self._part, cause) from cause
+
+    def append(self, moves: Sequence[Array]) -> None:
+        try:
+            with open(self._part, "ab") as handle:
+                handle.write(np.stack(moves).astype("<f8").tobytes())
+                handle.flush()
+                os.fsync(handle.fileno())
+        except OSError as cause:
+            raise storage_error(self._part, cause) from cause
+
+    def finish(self, points: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
+        moves = np.frombuffer(self._part.read_bytes(), dtype="<f8").reshape(-1, self._features)
+        with atomic_path(self._path) as temporary, open(temporary, "wb") as handle:
+            np.savez_compressed(handle, point=points, label=labels, move=moves)
+
+    def drop(self) -> None:
+        self._part.unlink(missing_ok=True)
+
+
+def contradictions(rows: Rows) -> list[Finding]:
+    """An error where a move was found that a certificate says cannot be."""
+    lower, attacked = rows.columns["lower"], rows.columns.get("attacked")
+    if attacked is None:
+        return []
+    wrong = np.flatnonzero((attacked >= 0) & (lower > attacked))
+    if not len(wrong):
+        return []
+    first = int(wrong[0])
+    return [
+        Finding(
+            "error",
+            f"{len(wrong)} of {len(rows)} points are attacked within their certified radius, first point "
+            f"{rows.columns['point'][first]} ({attacked[first]:g} < {lower[first]:g}): the certificate is wrong",
+        )
+    ]
 
 
 def read_neighbours(folder: Path, radii: Sequence[float] = ()) -> CertifiedNeighbours:
@@ -145,13 +246,21 @@ def read_neighbours(folder: Path, radii: Sequence[float] = ()) -> CertifiedNeigh
 def robust_error(rows: Rows, radius: float) -> RobustError:
     """The certified and, where there are attacks, the attacked error at one radius.
 
-    At 0 it is the plain error for K = 1; for larger K also points whose class leads without a majority count.
+    At 0 the attacked one is the plain error; of the certified one for K > 1 also points whose class leads without
+    a majority are part.
     A move as long as the radius itself may tie, so it is not proved against.
     """
-    lower, upper = rows.columns["lower"], rows.columns["upper"]
-    open_ = lower <= radius
-    attacked = float((upper <= radius).mean()) if rows.header["config"]["exact"] else None
+    open_ = rows.columns["lower"] <= radius
+    reached = attacked_radii(rows)
+    attacked = None if reached is None else float((reached <= radius).mean())
     return RobustError(radius, float(open_.mean()), attacked, bootstrap(open_))
+
+
+def attacked_radii(rows: Rows) -> NDArray[np.float64] | None:
+    """The lengths of the moves that were found; None if none were sought."""
+    column = "attacked" if "attacked" in rows.columns else "upper"
+    found: NDArray[np.float64] = rows.columns[column]
+    return None if (found < 0).any() else found
 
 
 def _table(rows: Rows, radii: Sequence[float]) -> tuple[RobustError, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from holdfast.evaluate import Rows
+from holdfast.evaluate.neighbours import attacked_radii
 from holdfast.evaluate.smoothing import Line, radii_of, rules_of
 from holdfast.metrics import hit_rate
 
@@ -86,6 +88,43 @@ def smoothed_curve(rows: Rows, k: int) -> str:
         y={"range": [-0.02, 1.02]},
         height=340,
     )
+
+
+def robust_error_curve(parts: Mapping[str, Rows]) -> str:
+    """Robust error against the radius for each metric: the certified one, and dotted the attacked one below it."""
+    furthest = max(float(np.quantile(_reached(rows), 0.98)) for rows in parts.values())
+    radii = np.linspace(0, furthest or 1.0, 200)
+    traces = []
+    for (name, rows), colour in zip(parts.items(), cycle(MANY), strict=False):
+        for values, words, style in (
+            (rows.columns["lower"], "certified", {"width": 2}),
+            (attacked_radii(rows), "attacked", {"dash": "dot"}),
+        ):
+            if values is not None:
+                errors = [float((values <= radius).mean()) for radius in radii]
+                traces.append(
+                    {
+                        "x": np.round(radii, 5).tolist(),
+                        "y": errors,
+                        "name": f"{name}, {words}",
+                        "line": {"color": colour, **style},
+                    }
+                )
+    return _figure(
+        "Robust error against the radius (ℓ2, scaled features)",
+        traces,
+        x={"title": "radius"},
+        y={"range": [-0.02, 1.02]},
+        height=420,
+    )
+
+
+def _reached(rows: Rows) -> NDArray[np.float64]:
+    """The radii that a curve shows: finite ones, those of attacks where there are any."""
+    found = attacked_radii(rows)
+    found = rows.columns["lower"] if found is None else found
+    finite = found[found < np.finfo(np.float64).max]
+    return finite if len(finite) else np.zeros(1)
 
 
 def radius_histogram(rows: Rows, k: int) -> str:

@@ -10,56 +10,13 @@ of the positives gives a smaller, still sound number. These are statements about
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from holdfast.errors import ConfigError, DataError
+from holdfast.bounds.neighbours import Array, Labels, Neighbours, pair_distances, votes_needed
 
-Array = NDArray[np.float64]
-Labels = NDArray[np.int64]
 BLOCK = 256
 """Negatives looked at together; the nearest come first."""
 QUICK = 16
 """Positives, the nearest, that give a first bound for every negative of a block."""
-ROUNDING = 64 * np.finfo(np.float64).eps
-"""Of a sum of squares, relative to it: more than float64 leaves uncertain in a few hundred features."""
-
-
-class Neighbours:
-    """Labelled training vectors under a metric, as certificates need them."""
-
-    def __init__(self, vectors: Array, labels: Labels, transform: Array) -> None:
-        if vectors.ndim != 2 or transform.ndim != 2 or vectors.shape[1] != transform.shape[1]:
-            raise DataError(
-                f"a metric of {transform.shape[-1]} features does not fit vectors of {vectors.shape[-1]}"
-            )
-        if len(labels) != len(vectors):
-            raise DataError(f"{len(vectors)} vectors need as many labels, found {len(labels)}")
-        if not (np.isfinite(vectors).all() and np.isfinite(transform).all()):
-            raise DataError("the vectors or the metric contain NaN or infinity")
-        self.vectors, self.labels = np.asarray(vectors, dtype=np.float64), np.asarray(labels)
-        self.transform = np.asarray(transform, dtype=np.float64)
-        self.z: Array = self.vectors @ self.transform.T
-        """Gx of every vector."""
-        self.u: Array = self.z @ self.transform
-        """Mx of every vector."""
-        self.stretch = float(np.linalg.norm(self.transform, 2))
-        """‖G‖₂: ‖M(x − y)‖ ≤ ‖G‖₂ ‖G(x − y)‖."""
-        largest = float(np.square(self.u).sum(1).max(initial=0.0))
-        self.blur = (1e4 * ROUNDING) ** 2 * largest
-        """Squared distances of u below this are rounding: the metric does not tell the two vectors apart."""
-        if self.stretch == 0:
-            raise DataError("the metric is zero: every vector is as near as any other")
-
-    def squared(self, point: Array) -> Array:
-        """d_M of every vector to `point`."""
-        return np.asarray(np.square(self.z - self.transform @ point).sum(1))
-
-
-def votes_needed(k: int) -> int:
-    """s = (K + 1)/2: how many of K neighbours decide."""
-    if k < 1 or k % 2 == 0:
-        raise ConfigError(f"K is odd, so that two classes cannot tie; found {k}")
-    return (k + 1) // 2
 
 
 def knn_radius(
@@ -105,21 +62,6 @@ def knn_radii(
 ) -> Array:
     """`knn_radius` of every point."""
     return np.array([knn_radius(x, int(y), known, k, positives) for x, y in zip(points, labels, strict=True)])
-
-
-def pair_distances(squared: Array, known: Neighbours, ours: Labels, others: Labels) -> Array:
-    """ε̃ for every positive (row) and negative (column), rounded down; 0 where the metric does not tell them apart."""
-    one, other = known.u[ours], known.u[others]
-    size = (one**2).sum(1)[:, None] + (other**2).sum(1)
-    apart = size - 2 * one @ other.T
-    for i, j in zip(
-        *np.nonzero(apart < 1e-4 * size), strict=True
-    ):  # Few digits are left: by the difference itself.
-        apart[i, j] = np.square(one[i] - other[j]).sum()
-    length = 2 * np.sqrt(np.where(apart > known.blur, apart * (1 + 1e4 * ROUNDING), 0.0))
-    far, near = squared[others], squared[ours][:, None]
-    gap = np.maximum(far - near - ROUNDING * (far + near), 0.0)
-    return np.asarray(np.divide(gap, length, out=np.zeros_like(gap), where=length > 0))
 
 
 def _sth_largest(squared: Array, known: Neighbours, ours: Labels, others: Labels, s: int) -> Array:

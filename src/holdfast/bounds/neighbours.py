@@ -1,0 +1,115 @@
+"""Labelled vectors under a Mahalanobis metric: distances, votes, and where two vectors are equally near.
+
+d_M(x, y) = ‖G(x − y)‖², M = GᵀG. Certificates and attacks on nearest neighbours share this.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.errors import ConfigError, DataError
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+ROUNDING = 64 * np.finfo(np.float64).eps
+"""Of a sum of squares, relative to it: more than float64 leaves uncertain in a few hundred features."""
+ROWS = 256
+"""Vectors whose distances are computed together: their differences stay in the processor's cache."""
+CLOSE = 1e-4
+"""Below this share of ‖a‖² + ‖b‖² few digits of ‖a − b‖² are left: it is computed from the difference itself."""
+
+
+class Neighbours:
+    """Labelled training vectors under a metric, as certificates and attacks need them."""
+
+    def __init__(self, vectors: Array, labels: Labels, transform: Array) -> None:
+        if vectors.ndim != 2 or transform.ndim != 2 or vectors.shape[1] != transform.shape[1]:
+            raise DataError(
+                f"a metric of {transform.shape[-1]} features does not fit vectors of {vectors.shape[-1]}"
+            )
+        if len(labels) != len(vectors):
+            raise DataError(f"{len(vectors)} vectors need as many labels, found {len(labels)}")
+        if not (np.isfinite(vectors).all() and np.isfinite(transform).all()):
+            raise DataError("the vectors or the metric contain NaN or infinity")
+        self.vectors, self.labels = np.asarray(vectors, dtype=np.float64), np.asarray(labels)
+        self.transform = np.asarray(transform, dtype=np.float64)
+        self.z: Array = self.vectors @ self.transform.T
+        """Gx of every vector."""
+        self.u: Array = self.z @ self.transform
+        """Mx of every vector."""
+        self.size: Array = np.einsum("ij,ij->i", self.u, self.u)
+        """‖Mx‖² of every vector."""
+        self.stretch = float(np.linalg.norm(self.transform, 2))
+        """‖G‖₂: ‖M(x − y)‖ ≤ ‖G‖₂ ‖G(x − y)‖."""
+        self.blur = (1e4 * ROUNDING) ** 2 * float(self.size.max(initial=0.0))
+        """Squared distances of u below this are rounding: the metric does not tell the two vectors apart."""
+        if self.stretch == 0:
+            raise DataError("the metric is zero: every vector is as near as any other")
+
+    def squared(self, point: Array, rows: Labels | None = None) -> Array:
+        """d_M of every vector, or of some rows, to `point`; a row's value does not depend on the others."""
+        z, here = self.z if rows is None else self.z[rows], self.transform @ point
+        found = np.empty(len(z))
+        for first in range(0, len(z), ROWS):
+            np.square(z[first : first + ROWS] - here).sum(1, out=found[first : first + ROWS])
+        return found
+
+    def apart(self, ours: Labels, others: Labels) -> Array:
+        """‖M(x − y)‖² for every x of `ours` (rows) and y of `others` (columns)."""
+        one, other = self.u[ours], self.u[others]
+        size = self.size[ours][:, None] + self.size[others]
+        found = size - 2 * one @ other.T
+        for i, j in zip(*np.nonzero(found < CLOSE * size), strict=True):
+            found[i, j] = np.square(one[i] - other[j]).sum()
+        return np.asarray(found)
+
+
+def votes_needed(k: int) -> int:
+    """s = (K + 1)/2: how many of K neighbours decide."""
+    if k < 1 or k % 2 == 0:
+        raise ConfigError(f"K is odd, so that two classes cannot tie; found {k}")
+    return (k + 1) // 2
+
+
+def pair_distances(squared: Array, known: Neighbours, ours: Labels, others: Labels) -> Array:
+    """ε̃ for every positive (row) and negative (column), rounded down; 0 where the metric does not tell them apart.
+
+    ε̃ = [d_M(x, x⁻) − d_M(x, x⁺)]₊ / (2‖M(x⁺ − x⁻)‖₂): how far x is from where the two are equally near.
+    """
+    apart = known.apart(ours, others)
+    length = 2 * np.sqrt(np.where(apart > known.blur, apart * (1 + 1e4 * ROUNDING), 0.0))
+    far, near = squared[others], squared[ours][:, None]
+    gap = np.maximum(far - near - ROUNDING * (far + near), 0.0)
+    return np.asarray(np.divide(gap, length, out=np.zeros_like(gap), where=length > 0))
+
+
+def nearest_label(point: Array, known: Neighbours, k: int = 1) -> Labels:
+    """The labels of the k nearest, nearest first."""
+    return np.asarray(known.labels[np.argsort(known.squared(point), kind="stable")[:k]])
+
+
+def outvoted(squared: Array, labels: Labels, label: int, k: int = 1) -> int | None:
+    """A class with at least as many of the K nearest as `label`; None if there is none.
+
+    Ties count for the other class: of vectors at the K-th distance those are taken that serve it best.
+    """
+    if k >= len(squared):
+        inside, edge, places = labels, labels[:0], 0
+    else:
+        last = np.partition(squared, k - 1)[k - 1]
+        inside, edge = labels[squared < last], labels[squared == last]
+        places = k - len(inside)
+    classes, sure = np.unique(np.concatenate([inside, edge]), return_counts=True)
+    tied = np.array([(edge == c).sum() for c in classes])
+    sure = sure - tied
+    own = classes == label
+    mine, mine_tied = int(sure[own].sum()), int(tied[own].sum())
+    best: tuple[int, int] | None = None
+    for c, votes, more in zip(classes[~own], sure[~own], tied[~own], strict=True):
+        left = places - min(places, int(more))
+        elsewhere = len(edge) - mine_tied - int(more)
+        lead = int(votes) + min(places, int(more)) - mine - max(0, left - elsewhere)
+        if lead >= 0 and (best is None or lead > best[0]):
+            best = lead, int(c)
+    return None if best is None else best[1]
