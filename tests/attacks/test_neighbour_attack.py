@@ -125,3 +125,12 @@ def test_a_box_keeps_the_attacker_inside():
     outside = Limits.around(np.array([1.3, 0.5]), 0.0, 1.0)
     assert outside.low.tolist() == pytest.approx([-1.3, -0.5])
     assert outside.high.tolist() == pytest.approx([0.0, 0.5]), "a point outside may go in, not farther out"
+
+
+def test_a_projection_without_constraints_is_no_move():
+    from holdfast.bounds.projection import project
+
+    weights, move = project(np.empty((0, 5)), np.empty(0))
+    assert weights.shape == (0,)
+    assert move is not None
+    assert move.tolist() == [0.0] * 5

@@ -137,6 +137,8 @@ def _unbounded(rows: Array, needed: Array) -> tuple[Array, Array | None]:
     With E = [Aᵀ; bᵀ] and f = (0, …, 0, 1), let u ≥ 0 minimise ‖Eu − f‖ and r = Eu − f: δ = −r₁…ₙ / rₙ₊₁; no δ is
     there if r = 0, and then u itself proves it.
     """
+    if not len(needed):  # Nothing is asked for; scipy's NNLS corrupts memory where it has no column.
+        return np.zeros(0), np.zeros(rows.shape[1])
     scale = float(np.abs(needed).max(initial=0.0)) or 1.0
     system = np.vstack([rows.T, needed[None] / scale])
     target = np.zeros(len(system))

@@ -33,9 +33,8 @@ def reproduce(
     from dataclasses import asdict
 
     from holdfast.errors import ConfigError
-    from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
+    from holdfast.reproduce import open_reproduction
     from holdfast.reproduce.cells import write_cells
-    from holdfast.reproduce.run import missing_parts
 
     home = folder / paper
     if not home.is_dir():
@@ -44,14 +43,14 @@ def reproduce(
             f"there is no reproduction '{paper}' in {folder}; known: {', '.join(known) or 'none'} "
             "(name the checkout's folder with --folder)"
         )
-    plan = read_plan(home, preset)
-    jobs = plan.jobs(table, only)
+    found = open_reproduction(home, preset)
+    jobs = found.jobs(table, only)
     if not jobs:
         raise ConfigError(
             f"the preset '{preset}' has no runs for {f'table {table}' if table else 'all tables'}"
             f"{f' that match {only}' if only else ''}; see --list, or take another --preset"
         )
-    lacks = {job.name: missing_parts(home, preset, job, plan) for job in jobs}
+    lacks = {job.name: found.missing(job) for job in jobs}
     if list_runs:
         rows = [[name, "missing: " + ", ".join(parts) if parts else "done"] for name, parts in lacks.items()]
         print_table(["run", "rows"], rows)
@@ -59,12 +58,12 @@ def reproduce(
     missing = [job for job in jobs if lacks[job.name]]
     note(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them done already")
     for job in [] if page_only else missing:
-        if not reproduce_job(home, preset, job, plan, work / paper, note):
+        if not found.run(job, work / paper, note):
             note("stopped; the same command goes on from there")
             raise typer.Exit(130)
-    cells = make_cells(home, preset, plan)
+    cells = found.cells()
     write_cells(home / "cells.json", cells)
-    page = write_page(home, preset, plan, cells)
+    page = found.page(cells)
     wanted = [cell for cell in cells if table is None or cell.table == table]
     if json:
         print_json({"page": page, "cells": [asdict(cell) for cell in wanted]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.data.imageset import Dataset
 from holdfast.data.splits import hold_out
 from holdfast.errors import DataError
 from holdfast.files import sha256_file
 
 TEST_SHARE = 0.25
-PARTS = ("X_train", "y_train", "X_test", "y_test")
 
 
 @dataclass(frozen=True)
@@ -31,47 +32,74 @@ class Features:
     classes: tuple[str, ...]
 
 
-def load_features(path: Path, seed: int = 0) -> Features:
+def load_features(path: Path, seed: int = 0, *, vectors: str = "X", labels: str = "y") -> Features:
     """The features in `path`: X_train, y_train, X_test, y_test, or X and y, of which a quarter is then for testing.
 
-    Pictures (N × height × width) count as their pixels. A file with anything but plain arrays is refused.
+    Pictures (N × height × width) count as their pixels; words or letters become a feature each for every place and
+    word there. `vectors` and `labels` are what the file calls X and y. A file with anything but plain arrays is
+    refused.
     """
+    parts = (f"{vectors}_train", f"{labels}_train", f"{vectors}_test", f"{labels}_test")
     if not path.is_file():
         raise DataError(f"no file of features at {path}")
     try:
-        with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
     except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as cause:
         raise DataError(f"{path} is not an .npz of plain arrays: {cause}") from None
-    if set(PARTS) <= set(arrays):
-        vectors = [_vectors(path, name, arrays[name]) for name in ("X_train", "X_test")]
-        labels = [_labels(path, arrays[name], len(v)) for name, v in zip(PARTS[1::2], vectors, strict=True)]
-    elif {"X", "y"} <= set(arrays):
-        whole = _vectors(path, "X", arrays["X"])
-        kinds = _labels(path, arrays["y"], len(whole))
+    if set(parts) <= set(arrays):
+        coded = _coded([arrays[name] for name in parts[::2]])
+        found = [_vectors(path, name, array) for name, array in zip(parts[::2], coded, strict=True)]
+        given = [_labels(path, arrays[name], len(v)) for name, v in zip(parts[1::2], found, strict=True)]
+    elif {vectors, labels} <= set(arrays):
+        whole = _vectors(path, vectors, *_coded([arrays[vectors]]))
+        kinds = _labels(path, arrays[labels], len(whole))
         _, numbers = np.unique(kinds, return_inverse=True)
         kept, held = hold_out(numbers.reshape(-1), TEST_SHARE, seed, least=1)
-        vectors, labels = [whole[kept], whole[held]], [kinds[kept], kinds[held]]
+        found, given = [whole[kept], whole[held]], [kinds[kept], kinds[held]]
     else:
         raise DataError(
-            f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; features are X_train, y_train, X_test, y_test, "
-            "or X and y"
+            f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; features are {', '.join(parts)}, "
+            f"or {vectors} and {labels}"
         )
-    if vectors[0].shape[1] != vectors[1].shape[1]:
+    if found[0].shape[1] != found[1].shape[1]:
         raise DataError(
-            f"{path}: training vectors have {vectors[0].shape[1]} features, test vectors {vectors[1].shape[1]}"
+            f"{path}: training vectors have {found[0].shape[1]} features, test vectors {found[1].shape[1]}"
         )
-    classes = np.unique(np.concatenate(labels))
-    numbers_of = [np.searchsorted(classes, part).astype(np.int64) for part in labels]
+    classes = np.unique(np.concatenate(given))
+    numbers_of = [np.searchsorted(classes, part).astype(np.int64) for part in given]
+    names = tuple(str(name) for name in classes)
     return Features(
-        path.resolve(),
-        sha256_file(path),
-        vectors[0],
-        numbers_of[0],
-        vectors[1],
-        numbers_of[1],
-        tuple(str(name) for name in classes),
+        path.resolve(), sha256_file(path), found[0], numbers_of[0], found[1], numbers_of[1], names
     )
+
+
+def image_features(images: Dataset, count: int | None = None, seed: int = 0) -> Features:
+    """The pixels of a data set of images, in [0, 1], as feature vectors, in the set's own split.
+
+    With `count` at most so many train: drawn at random, of each class as many as its share.
+    """
+    images.train.require_labels("metric learning")
+    assert images.train.labels is not None
+    chosen = np.arange(len(images.train))
+    if count is not None and count < len(chosen):
+        _, chosen = hold_out(images.train.labels, count / len(chosen), seed)
+    parts = [images.train.take(chosen), images.test]
+    pixels = [part.batch(np.arange(len(part))).numpy().reshape(len(part), -1) for part in parts]
+    digest = hashlib.sha256(b"".join(part.tobytes() for part in pixels)).hexdigest()
+    labels = [np.asarray(part.labels, dtype=np.int64) for part in parts]
+    train, test = (part / 255.0 for part in pixels)
+    return Features(Path(images.name), digest, train, labels[0], test, labels[1], images.train.classes)
+
+
+def _coded(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Words as 0 or 1 for every place and word that some vector has there; numbers as they are."""
+    if any(array.dtype.kind not in "US" or array.ndim != 2 for array in arrays):
+        return arrays
+    words = np.unique(np.concatenate([array.reshape(-1) for array in arrays]))
+    coded = [(array[:, :, None] == words).reshape(len(array), -1) for array in arrays]
+    there = np.any([part.any(0) for part in coded], axis=0)
+    return [part[:, there] for part in coded]
 
 
 def _vectors(path: Path, name: str, array: NDArray[Any]) -> NDArray[np.float64]:

@@ -82,14 +82,14 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
     printed = read_targets(folder)
     cells = _suite_cells(folder, preset, plan, printed)
     smoothed = smoothed_cells(folder, preset, plan, rows_folder)
-    cells += [_cell(key, printed.get(key), *number, preset) for key, number in smoothed.items()]
+    cells += [cell(key, printed.get(key), *number, preset) for key, number in smoothed.items()]
     known = {cell.key for cell in cells}
     for key in [*(key for key in printed if key not in known), *(key for key in found if key not in printed)]:
         paper, runs = printed.get(key), found.get(key, [])
         low, high = bootstrap(np.mean(runs, axis=0)) if runs else (None, None)
         ours = float(np.mean(runs)) if runs else None
         n = sum(len(values) for values in runs)
-        cells.append(_cell(key, paper, ours, low, high, n, len(runs), preset))
+        cells.append(cell(key, paper, ours, low, high, n, len(runs), preset))
     return sorted(cells, key=lambda cell: (*cell.key[:6], cell.metric, cell.k))
 
 
@@ -118,11 +118,11 @@ def _suite_cells(folder: Path, preset: str, plan: Plan, printed: dict[tuple[Any,
     for key, values in found.items():
         ours, low, high = mean_value(list(values.values()))
         ends = (None if np.isnan(low) else low, None if np.isnan(high) else high)
-        cells.append(_cell(key, printed.get(key), ours, *ends, trials[key], len(values), preset))
+        cells.append(cell(key, printed.get(key), ours, *ends, trials[key], len(values), preset))
     return cells
 
 
-def _cell(
+def cell(
     key: tuple[Any, ...],
     paper: float | None,
     ours: float | None,
@@ -132,6 +132,7 @@ def _cell(
     seeds: int,
     preset: str,
 ) -> Cell:
+    """A cell by its key, with the printed number and ours."""
     table, dataset, model, method, threat, eps, k, metric = key
     return Cell(
         table, dataset, model, method, threat, eps, k, metric, paper, ours, low, high, n, seeds, preset,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,13 +27,16 @@ from holdfast.training.config import explain
 from holdfast.training.defences import defence_class
 
 THREATS = ("query", "candidates")
+AnyPlan = TypeVar("AnyPlan", bound=BaseModel)
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
+    """A table of a plan's file: nothing unknown in it, nothing changed afterwards."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Test(_Table):
+class Test(Table):
     """How rankings are certified: the bounds, and whether rounding and the image domain count."""
 
     method: Method
@@ -41,7 +44,7 @@ class Test(_Table):
     rounding: bool = True
 
 
-class AttackPlan(_Table):
+class AttackPlan(Table):
     """How ER-Recall is measured: for which tables and training seeds, by our PGD, on how many queries."""
 
     tables: list[str] = Field(min_length=1)
@@ -53,7 +56,7 @@ class AttackPlan(_Table):
     """Candidates that are altered for a query."""
 
 
-class SuitePlan(_Table):
+class SuitePlan(Table):
     """How the suite of ERS and ARS is run: on a draw of this size, by our PGD with so many steps."""
 
     queries: int = Field(ge=1)
@@ -69,7 +72,7 @@ class SuitePlan(_Table):
     """Methods whose difference in ARS the page gives, seed by seed on the same queries."""
 
 
-class SmoothChange(_Table):
+class SmoothChange(Table):
     """What of the plan's smoothing is otherwise for a data set or a method."""
 
     queries: int | None = Field(default=None, ge=1)
@@ -83,7 +86,7 @@ class SmoothChange(_Table):
     attacks: list[float] | None = None
 
 
-class SmoothPlan(_Table):
+class SmoothPlan(Table):
     """How smoothed searches are certified: on a draw of this size, by so many samples."""
 
     queries: int = Field(ge=1)
@@ -110,7 +113,7 @@ class SmoothPlan(_Table):
         )
 
 
-class _Settings(_Table):
+class _Settings(Table):
     data: dict[str, Any] = {}
     model: dict[str, Any] = {}
     defence: dict[str, Any] = {}
@@ -121,7 +124,7 @@ class _Settings(_Table):
         return {name: dict(getattr(self, name)) for name in ("data", "model", "defence", "train")}
 
 
-class SuiteChange(_Table):
+class SuiteChange(Table):
     """What of the plan's suite is otherwise on a data set."""
 
     queries: int | None = Field(default=None, ge=1)
@@ -147,7 +150,7 @@ class MethodPlan(_Settings):
     on: dict[str, _Settings] = {}
 
 
-class Experiment(_Table):
+class Experiment(Table):
     """Methods compared on data sets with one network; `tables` gives each eps the number of its table.
 
     `sweep` names settings of the defence with some values each, and trains each method once with each of
@@ -167,7 +170,7 @@ class Experiment(_Table):
         return [(key, value) for key, values in self.sweep.items() for value in values] or [None]
 
 
-class Plan(_Table):
+class Plan(Table):
     """All that a preset does."""
 
     queries: int = Field(ge=1)
@@ -305,14 +308,24 @@ class Job:
 
 def read_plan(folder: Path, preset: str) -> Plan:
     """The plan `preset` of the reproduction in `folder`."""
+    return parse_plan(Plan, plan_file(folder, preset))
+
+
+def plan_file(folder: Path, preset: str) -> Path:
+    """Where the plan `preset` of the reproduction in `folder` is."""
     path = folder / f"{preset}.toml"
     if not path.exists():
         known = sorted(entry.stem for entry in folder.glob("*.toml"))
         raise ConfigError(f"{folder} has no preset '{preset}'; known: {', '.join(known) or 'none'}")
+    return path
+
+
+def parse_plan(kind: type[AnyPlan], path: Path) -> AnyPlan:
+    """The plan in a file; what is wrong with it in one line."""
     try:
-        return Plan.model_validate(read_toml(path))
+        return kind.model_validate(read_toml(path))
     except ValidationError as error:
         problem = error.errors()[0]
         if problem["type"] != "extra_forbidden":
-            raise ConfigError(f"{path}: {explain(error, Plan)}") from None
+            raise ConfigError(f"{path}: {explain(error, kind)}") from None
         raise ConfigError(f"{path}: unknown key '{'.'.join(str(part) for part in problem['loc'])}'") from None

@@ -49,11 +49,11 @@ class ARML(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         rank: int | None = None,
         iterations: int = 100,
         neighbours: int = 10,
-        refresh: int = 10,
+        refresh: int = 20,
         pairs: Literal["critical", "random"] = "critical",
-        batch: int = 256,
+        batch: int = 512,
         lr: float = 0.01,
-        patience: int = 3,
+        patience: int = 2,
         tolerance: float = 1e-3,
         random_state: int = 0,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -219,10 +219,13 @@ class _State:
 
 
 def margins(weights: Tensor, x: Tensor, own: Tensor, other: Tensor) -> Tensor:
-    """ε̃ of each triplet, without the clamp; 0 where positive and negative are one and the same."""
-    near, far, apart = (x - own) @ weights.T, (x - other) @ weights.T, (own - other) @ weights.T
-    length = (apart @ weights).square().sum(1)
-    gap = far.square().sum(1) - near.square().sum(1)
+    """ε̃ of each triplet, without the clamp; 0 where positive and negative are one and the same.
+
+    d_M(x, x⁻) − d_M(x, x⁺) = (x⁺ − x⁻)ᵀM(2x − x⁺ − x⁻), so that M(x⁺ − x⁻) is all that the metric has to be applied to.
+    """
+    apart: Tensor = torch.linalg.multi_dot([own - other, weights.T, weights])
+    length = apart.square().sum(1)
+    gap = (apart * (2 * x - own - other)).sum(1)
     return torch.where(length > 0, gap / (2 * length.clamp(min=1e-30).sqrt()), 0.0)
 
 
@@ -259,7 +262,7 @@ def nearest_of_each(z: Tensor, kinds: Tensor, used: Tensor, count: int) -> tuple
     Where a class has fewer than `count` others, its last one stands in their place more than once.
     """
     positives, negatives = (torch.empty(len(z), count, dtype=torch.long) for _ in range(2))
-    for kind in kinds[used].unique():
+    for kind in torch.unique(kinds[used]):
         inside = (kinds == kind).nonzero().squeeze(1)
         outside = (kinds != kind).nonzero().squeeze(1)
         positives[inside] = _filled(_nearest(z, inside, inside, count + 1)[:, 1:], count)

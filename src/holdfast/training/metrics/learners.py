@@ -79,9 +79,15 @@ METHODS: dict[str, Learner] = {
 
 
 def learn(
-    vectors: NDArray[Any], labels: NDArray[Any], method: str = "arml", *, seed: int = 0, **options: Any
+    vectors: NDArray[Any],
+    labels: NDArray[Any],
+    method: str = "arml",
+    *,
+    seed: int = 0,
+    scale: bool = True,
+    **options: Any,
 ) -> Metric:
-    """A metric learned from labelled vectors, whose features are first scaled to [0, 1]."""
+    """A metric learned from labelled vectors, whose features are first scaled to [0, 1] each if `scale`."""
     if method not in METHODS:
         raise ConfigError(unknown_name("method", method, METHODS))
     flat = np.asarray(vectors, dtype=np.float64).reshape(len(vectors), -1)
@@ -95,7 +101,7 @@ def learn(
     known = _settings(method)
     if known is not None and (wrong := sorted(set(options) - known)):
         raise ConfigError(unknown_name(f"setting of {method}", wrong[0], sorted(known)))
-    low, span = scale_of(flat)
+    low, span = scale_of(flat) if scale else (np.zeros(flat.shape[1]), np.ones(flat.shape[1]))
     scaled = (flat - low) / span
     if (np.ptp(flat, axis=0) == 0).all():
         raise DataError("every feature is constant, so there is nothing to learn from")

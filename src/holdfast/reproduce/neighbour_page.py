@@ -1,0 +1,135 @@
+"""The page of a reproduction of metrics: every set and method at every radius, from the rows."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.files import atomic_write
+from holdfast.reproduce.neighbours import (
+    EUCLIDEAN,
+    RUN,
+    KPlan,
+    MetricJob,
+    NeighbourReproduction,
+    errors_of,
+)
+from holdfast.reproduce.page import PAGE
+
+
+def write_page(found: NeighbourReproduction) -> Path:
+    """Write the Markdown page beside the cells."""
+    parts = [
+        (found.folder / "about.md").read_text().strip(),
+        f"This page is generated from the rows by `holdfast reproduce {found.folder.name} --preset {found.preset}`; "
+        "`cells.json` has every number with a 95 % interval over test points.",
+        _sets(found),
+        *(_table(found, how) for how in found.plan.certified),
+        _against(found),
+        _gaps(found),
+        _costs(found),
+    ]
+    path = found.folder / PAGE
+    atomic_write(path, "\n\n".join(part for part in parts if part) + "\n")
+    return path
+
+
+def _sets(found: NeighbourReproduction) -> str:
+    lines = [
+        "## Sets",
+        "",
+        "| set | training vectors | test vectors | features | classes | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, plan in found.plan.sets.items():
+        for method, seed in product(found.plan.methods, found.plan.seeds):
+            file = found.kept(MetricJob(name, method, seed)) / RUN
+            if file.exists():
+                said = json.loads(file.read_text())
+                sizes = " | ".join(f"{said[key]:,}" for key in ("train", "test", "features", "classes"))
+                lines.append(f"| {name} | {sizes} | {plan.about} |")
+                break
+    return "\n".join(lines)
+
+
+def _table(found: NeighbourReproduction, how: KPlan) -> str:
+    shown = [f"where euclidean has {share:.0%}" for share in found.plan.shares]
+    lines = [
+        f"## {how.table}: K = {how.k}, {'exact' if how.exact else 'by the bound'}",
+        "",
+        "Certified robust error / robust error under the attack that was found, in per cent; in brackets the "
+        "radius.",
+        "",
+        f"| set | method | at 0 | {' | '.join(shown)} | mean radius |",
+        "|---" * (4 + len(shown)) + "|",
+    ]
+    for dataset in found.plan.sets:
+        radii = found.radii(dataset, how)
+        for method in found.plan.methods if radii else ():
+            runs = found.rows(dataset, method, how)
+            if not runs:
+                continue
+            values = []
+            for share, radius in radii.items():
+                errors = errors_of(runs, radius)
+                pair = " / ".join(f"{100 * errors[name][0]:.1f}" for name in ("certified", "attacked"))
+                values.append(pair + (f" ({radius:.3f})" if method == EUCLIDEAN and share else ""))
+            mean = np.mean([run.columns["lower"].mean() for run in runs])
+            lines.append(f"| {dataset} | {method} | {' | '.join(values)} | {mean:.4f} |")
+    return "\n".join(lines)
+
+
+def _against(found: NeighbourReproduction) -> str:
+    """Where ARML is below every other metric, and where it is not."""
+    lines = [
+        "## ARML against the others",
+        "",
+        "At the radii where the Euclidean metric has a quarter, half and three quarters: is ARML's certified "
+        "robust error below that of every other metric, and is its error at 0 no higher than the Euclidean one's?",
+        "",
+        "| K | set | below all others | not below | error at 0 |",
+        "|---|---|---|---|---|",
+    ]
+    for how, dataset in product(found.plan.certified, found.plan.sets):
+        radii = found.radii(dataset, how)
+        every = {method: found.rows(dataset, method, how) for method in found.plan.methods}
+        others = [method for method, runs in every.items() if runs and not method.startswith("arml")]
+        if not radii or not every.get("arml"):
+            continue
+        wins, losses = 0, []
+        for share in found.plan.shares:
+            ours = errors_of(every["arml"], radii[share])["certified"][0]
+            ahead = [m for m in others if errors_of(every[m], radii[share])["certified"][0] <= ours]
+            wins += not ahead
+            losses += [f"{m} at {share:.0%}" for m in ahead]
+        clean = [errors_of(every[m], 0.0)["certified"][0] for m in ("arml", EUCLIDEAN)]
+        word = f"{100 * clean[0]:.1f}, euclidean {100 * clean[1]:.1f}"
+        lines.append(
+            f"| {how.k} | {dataset} | {wins} of {len(found.plan.shares)} | {', '.join(losses) or '–'} | {word} |"
+        )
+    return "\n".join(lines)
+
+
+def _gaps(found: NeighbourReproduction) -> str:
+    """For how many points the exact answer's two ends meet."""
+    lines = ["## Exact answers", "", "| set | points | dual and primal agree to 1e-6 |", "|---|---|---|"]
+    for how, dataset in product(found.plan.certified, found.plan.sets):
+        runs = [run for method in found.plan.methods for run in found.rows(dataset, method, how)]
+        if how.exact and runs:
+            ends = [(run.columns["lower"], run.columns["upper"]) for run in runs]
+            gaps = np.concatenate([(upper - lower) / np.maximum(upper, 1e-300) for lower, upper in ends])
+            lines.append(f"| {dataset} | {len(gaps):,} | {(gaps <= 1e-6).mean():.2%} |")
+    return "\n".join(lines)
+
+
+def _costs(found: NeighbourReproduction) -> str:
+    lines = ["## Learning", "", "| run | CPU seconds | commit |", "|---|---|---|"]
+    for job in found.jobs():
+        file = found.kept(job) / RUN
+        if file.exists():
+            said = json.loads(file.read_text())
+            lines.append(f"| {job.name} | {said['cpu_seconds']:.1f} | {said['commit']} |")
+    return "\n".join(lines)

@@ -1,0 +1,243 @@
+"""A reproduction of metrics on feature vectors: sets × methods, certified and attacked errors at every radius.
+
+Its plan names sets of features, methods that learn a metric on them, and for which K the test points are certified.
+A run is one method on one set with one seed; its rows are kept for each K, with a record of what it cost.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from holdfast import data
+from holdfast.data.features import Features, image_features, load_features
+from holdfast.data.settings import data_folders
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluate.folder import ROWS
+from holdfast.evaluate.neighbours import certify_metric, robust_error
+from holdfast.evaluate.rows import Rows, config_hash, read_rows
+from holdfast.files import atomic_write
+from holdfast.models.metric import Metric
+from holdfast.provenance import commit, versions
+from holdfast.reproduce.cells import Cell, cell, read_targets
+from holdfast.reproduce.plan import Table
+from holdfast.training.metrics import METHODS, learn
+
+RUN = "run.json"
+EUCLIDEAN = "euclidean"
+
+
+class SetPlan(Table):
+    """A set of features: a file below a data folder, or a data set of images, whose features are its pixels."""
+
+    file: str | None = None
+    vectors: str = "X"
+    labels: str = "y"
+    images: str | None = None
+    train: int | None = Field(default=None, ge=2)
+    """How many of the images train."""
+    about: str = ""
+
+
+class MetricPlan(Table):
+    """A method by the paper's name, with its settings, and what is otherwise on a set."""
+
+    method: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    on: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+class KPlan(Table):
+    """How test points are certified for one K, and the table that the numbers stand in."""
+
+    k: int = Field(ge=1)
+    exact: bool = False
+    table: str
+
+
+class NeighbourPlan(Table):
+    """All that a preset does."""
+
+    points: int = Field(ge=1)
+    shares: list[float] = Field(default=[0.25, 0.5, 0.75])
+    """Radii are those where the Euclidean metric has these certified robust errors."""
+    seeds: list[int] = Field(min_length=1)
+    certified: list[KPlan] = Field(min_length=1)
+    sets: dict[str, SetPlan]
+    methods: dict[str, MetricPlan]
+
+
+@dataclass(frozen=True)
+class MetricJob:
+    """One metric, learned on one set."""
+
+    dataset: str
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset}-{self.method}-s{self.seed}"
+
+
+class NeighbourReproduction:
+    """A folder below reproduce/ whose plan is about metrics."""
+
+    def __init__(self, folder: Path, preset: str, plan: NeighbourPlan) -> None:
+        self.folder, self.preset, self.plan = folder, preset, plan
+        for name, how in plan.methods.items():
+            if how.method not in METHODS:
+                raise ConfigError(f"{name} names an unknown method '{how.method}'")
+
+    def jobs(self, table: str | None = None, only: str | None = None) -> list[MetricJob]:
+        """The runs whose name matches; every table needs all of them."""
+        if table is not None and table not in {how.table for how in self.plan.certified}:
+            return []
+        every = product(self.plan.sets, self.plan.methods, self.plan.seeds)
+        return [
+            job for job in (MetricJob(*each) for each in every) if only is None or fnmatch(job.name, only)
+        ]
+
+    def missing(self, job: MetricJob) -> list[str]:
+        """What of a run has no rows; rows of other settings are an error."""
+        kept = self.kept(job)
+        if not (kept / RUN).exists():
+            return ["run"]
+        if json.loads((kept / RUN).read_text())["hash"] != self._hash(job):
+            raise ConfigError(f"{kept / RUN} is of other settings than the plan's; remove it to run it anew")
+        return []
+
+    def run(self, job: MetricJob, work: Path, say: Callable[[str], None]) -> bool:
+        """Learn the metric, certify the test points for each K, keep the rows."""
+        found = features_of(self.plan.sets[job.dataset])
+        out = work / self.preset / job.name
+        out.mkdir(parents=True, exist_ok=True)
+        file, cost = out / "metric", out / "cost.json"
+        if not cost.exists():
+            say(f"{job.name}: learning from {len(found.train):,} vectors of {found.train.shape[1]} features")
+            how, options = self.plan.methods[job.method], self._options(job)
+            begun = time.process_time()
+            images = self.plan.sets[job.dataset].images is not None
+            made = learn(
+                found.train, found.train_labels, how.method, seed=job.seed, scale=not images, **options
+            )
+            made.save(file)
+            atomic_write(cost, json.dumps({"cpu_seconds": round(time.process_time() - begun, 2)}))
+        metric, kept = Metric.load(file), self.kept(job)
+        kept.mkdir(parents=True, exist_ok=True)
+        for one in self.plan.certified:
+            say(f"{job.name}: certifying K = {one.k}")
+            done = certify_metric(
+                metric, found, out / f"k{one.k}", k=one.k, exact=one.exact, points=self.plan.points, seed=0
+            )
+            atomic_write(kept / f"k{one.k}.csv.gz", (done.folder / ROWS).read_bytes())
+        record = {
+            "hash": self._hash(job),
+            "train": len(found.train),
+            "test": len(found.test),
+            "features": found.train.shape[1],
+            "classes": len(found.classes),
+            "digest": found.digest,
+            **json.loads(cost.read_text()),
+            "versions": versions(),
+            "commit": commit(),
+        }
+        # Last, because a folder with this file is a finished run.
+        atomic_write(kept / RUN, json.dumps(record, indent=2) + "\n")
+        return True
+
+    def cells(self) -> list[Cell]:
+        """The certified and attacked error of every run at every radius, and the printed numbers."""
+        printed = read_targets(self.folder)
+        made: dict[tuple[Any, ...], Cell] = {}
+        for how, dataset in product(self.plan.certified, self.plan.sets):
+            radii = self.radii(dataset, how)
+            for method in self.plan.methods:
+                runs = self.rows(dataset, method, how)
+                for share, radius in radii.items() if runs else ():
+                    name = "0" if share == 0 else f"{share:g} of euclidean"
+                    place = (how.table, dataset, "1-NN" if how.k == 1 else f"{how.k}-NN", method, "l2", name)
+                    for metric, value in errors_of(runs, radius).items():
+                        key = (*place, how.k, f"{metric} robust error")
+                        made[key] = cell(key, printed.get(key), *value, len(runs), self.preset)
+        for key, paper in printed.items():
+            if key not in made:
+                ours = self._cpu(key[3]) if key[7] == "seconds" else None
+                made[key] = cell(key, paper, ours, None, None, 0, 0 if ours is None else 1, self.preset)
+        return sorted(made.values(), key=lambda one: (*one.key[:6], one.metric, one.k))
+
+    def page(self, cells: list[Cell]) -> Path:
+        """Write the Markdown page beside the cells."""
+        from holdfast.reproduce.neighbour_page import write_page
+
+        return write_page(self)
+
+    def kept(self, job: MetricJob) -> Path:
+        """Where the rows of a run are kept."""
+        return self.folder / "rows" / self.preset / job.name
+
+    def _options(self, job: MetricJob) -> dict[str, Any]:
+        how = self.plan.methods[job.method]
+        return {**how.options, **how.on.get(job.dataset, {})}
+
+    def _hash(self, job: MetricJob) -> str:
+        return config_hash(
+            {
+                "set": self.plan.sets[job.dataset].model_dump(exclude={"about"}),
+                "method": self.plan.methods[job.method].method,
+                "options": self._options(job),
+                "seed": job.seed,
+                "points": self.plan.points,
+                "certified": [how.model_dump(exclude={"table"}) for how in self.plan.certified],
+            }
+        )
+
+    def rows(self, dataset: str, method: str, how: KPlan) -> list[Rows]:
+        """The rows of every seed that is done."""
+        kept = [self.kept(MetricJob(dataset, method, seed)) for seed in self.plan.seeds]
+        return [read_rows(one / f"k{how.k}.csv.gz") for one in kept if (one / RUN).exists()]
+
+    def radii(self, dataset: str, how: KPlan) -> dict[float, float]:
+        """0, and the radii where the Euclidean metric's certified robust error is a quarter, half, …"""
+        runs = self.rows(dataset, EUCLIDEAN, how)
+        if not runs:
+            return {}
+        own = np.quantile(runs[0].columns["lower"], self.plan.shares, method="inverted_cdf").tolist()
+        return {0.0: 0.0, **dict(zip(self.plan.shares, own, strict=True))}
+
+    def _cpu(self, method: str) -> float | None:
+        file = self.kept(MetricJob("usps", method, self.plan.seeds[0])) / RUN
+        return json.loads(file.read_text())["cpu_seconds"] if file.exists() else None
+
+
+def errors_of(runs: list[Rows], radius: float) -> dict[str, tuple[float, float, float, int]]:
+    """The mean over seeds of the certified and the attacked error, with an interval over points, and their number."""
+    each = [robust_error(run, radius) for run in runs]
+    low, high = np.mean([one.interval for one in each], axis=0).tolist()
+    n = sum(len(run) for run in runs)
+    certified = float(np.mean([one.certified for one in each]))
+    attacked = float(np.mean([np.nan if one.attacked is None else one.attacked for one in each]))
+    return {"certified": (certified, low, high, n), "attacked": (attacked, low, high, n)}
+
+
+@lru_cache(maxsize=1)
+def features_of(plan: SetPlan) -> Features:
+    """The features that a plan means."""
+    if plan.images is not None:
+        return image_features(data.load(plan.images, split="given"), plan.train)
+    if plan.file is None:
+        raise ConfigError("a set of features names a file or images")
+    for folder in data_folders():
+        if (folder / plan.file).is_file():
+            return load_features(folder / plan.file, vectors=plan.vectors, labels=plan.labels)
+    raise DataError(f"{plan.file} is in no data folder; put it into one that HOLDFAST_DATA names")
