@@ -29,6 +29,8 @@ class Features:
     test: NDArray[np.float64]
     test_labels: NDArray[np.int64]
     classes: tuple[str, ...]
+    embedder: str | None = None
+    """The fingerprint of the embedder whose vectors these are, if the file says so."""
 
 
 def load_features(path: Path, seed: int = 0) -> Features:
@@ -71,6 +73,7 @@ def load_features(path: Path, seed: int = 0) -> Features:
         vectors[1],
         numbers_of[1],
         tuple(str(name) for name in classes),
+        str(arrays["embedder"]) if "embedder" in arrays else None,
     )
 
 
