@@ -14,10 +14,13 @@ from holdfast.certify.smoothing import Smoothing
 from holdfast.data import read_image
 from holdfast.errors import GalleryError
 from holdfast.gallery import Gallery, Hits
-from holdfast.gallery.indexing import Indexed, embedder_info, index_images
+from holdfast.gallery.indexing import Indexed, as_stored, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search, stored_smoothing
+from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import AnyEmbedder, Smoothed
+from holdfast.models.folded import stored
+from holdfast.models.metric import Metric
 from holdfast.training import Run, merge, parse
 from holdfast.training import train as run_training
 
@@ -44,14 +47,23 @@ def index(
     prune: bool = False,
     boxes: float | None = None,
     smooth: Smoothing | None = None,
+    metric: Metric | None = None,
 ) -> Gallery:
     """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date.
 
     With `boxes` it also holds what each candidate can become when its image is altered within linf:eps. With
-    `smooth` its vectors are means over noisy copies, and searches say how far each hit holds in l2.
+    `smooth` its vectors are means over noisy copies, and searches say how far each hit holds in l2. With `metric`
+    distances are those of a learned metric on the embedder's vectors, which the gallery keeps.
     """
     gallery, _ = open_and_index(
-        embedder, Path(images), Path(out), prefix=prefix, prune=prune, boxes=boxes, smooth=smooth
+        embedder,
+        Path(images),
+        Path(out),
+        prefix=prefix,
+        prune=prune,
+        boxes=boxes,
+        smooth=smooth,
+        metric=metric,
     )
     return gallery
 
@@ -66,14 +78,16 @@ def open_and_index(
     prune: bool = False,
     boxes: float | None = None,
     smooth: Smoothing | None = None,
+    metric: Metric | None = None,
 ) -> tuple[Gallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
     A new gallery that gets nothing to hold is not left behind. One that is there says itself how its vectors
-    are smoothed.
+    are smoothed, and which metric they are under.
     """
     existed = out.exists()
     smooth = _as_stored(out, smooth) if existed else smooth
+    embedder = _under(embedder, out if existed else None, metric)
     if smooth is not None:
         embedder = smoothed(embedder, smooth)
     info = embedder_info(embedder, location)
@@ -92,6 +106,23 @@ def open_and_index(
         if empty and not existed:
             out.unlink(missing_ok=True)
         raise
+
+
+def _under(embedder: AnyEmbedder, path: Path | None, metric: Metric | None) -> AnyEmbedder:
+    """The embedder with the metric asked for, or with that of the gallery at `path`; the two must be the same."""
+    asked = None if metric is None else stored(metric)
+    if path is not None:
+        with Gallery.open(path, readonly=True) as gallery:
+            info = gallery.info.embedder
+        kept = info.card.get("metric")
+        if asked is not None and (kept is None or kept["matrix"] != asked["matrix"]):
+            raise GalleryError(
+                f"{path} is under {'no' if kept is None else 'another'} metric; index into another gallery"
+            )
+        asked = kept
+    if asked is None:
+        return embedder
+    return as_stored(embedder, EmbedderInfo(embedder.fingerprint(), {"metric": asked}))
 
 
 def _as_stored(path: Path, asked: Smoothing | None) -> Smoothing | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.bounds.box import Box
+from holdfast.bounds.box import LARGEST_NORM, Box, normalised
 from holdfast.bounds.operations import Operation
 from holdfast.bounds.threads import over_elements
 
@@ -40,6 +40,26 @@ class Monotone(Operation):
         box = self.interval(boxes, rounding=False)
         reached = (slope * box.centre - slope.abs() * box.radius).flatten(2).sum(2)
         return [slope.new_zeros(*slope.shape[:2], *boxes[0].centre.shape[1:])], reached
+
+
+class UnitLength(Operation):
+    """z / ‖z‖, of which no coordinate is above 1; from behind, the constants of its box."""
+
+    fresh = True
+
+    def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
+        (box,) = boxes
+        found = normalised(box)
+        # Also where z may be zero the result is no longer than 1; only beyond float32's squares nothing is known.
+        most = (box.centre.abs() + box.radius).norm(dim=1, keepdim=True)
+        within = 1 + 2.0**-20 + box.centre.shape[1] * 2.0**-24
+        loose = torch.isinf(found.radius) & (most < LARGEST_NORM)
+        return Box(found.centre, torch.where(loose, within, found.radius))
+
+    def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
+        box = self.interval(boxes, rounding=True)
+        reached = (slope * box.centre - slope.abs() * box.radius).flatten(2).sum(2)
+        return [torch.zeros_like(slope)], reached
 
 
 class MaxPool(Monotone):

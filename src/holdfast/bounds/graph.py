@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from holdfast.bounds.activations import Leaky, MaxPool, Monotone, Relu
+from holdfast.bounds.activations import Leaky, MaxPool, Monotone, Relu, UnitLength
 from holdfast.bounds.operations import (
     BatchNorm,
     Convolution,
@@ -26,6 +26,7 @@ from holdfast.bounds.operations import (
 )
 from holdfast.errors import ModelError
 from holdfast.models import Embedder
+from holdfast.models.folded import UnitNorm
 
 INPUT = 0
 
@@ -87,6 +88,8 @@ _MODE_MATTERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d)
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
+        if isinstance(m, UnitNorm):
+            return True
         return super().is_leaf_module(m, qualified_name) and not isinstance(m, nn.Sequential)
 
 
@@ -312,6 +315,7 @@ _LAYERS: dict[tuple[type[nn.Module], ...], Callable[[Any], Operation | None]] = 
     (nn.AdaptiveAvgPool2d,): _global_average,
     (nn.ZeroPad2d,): lambda layer: Pooling(layer, 1),
     (nn.Flatten,): Reshape,
+    (UnitNorm,): lambda layer: UnitLength(),
     (nn.Identity, nn.Dropout, nn.Dropout2d): _keep,
 }
 _POOLS = {F.max_pool2d, torch.max_pool2d, F.avg_pool2d}

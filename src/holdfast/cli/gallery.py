@@ -26,7 +26,7 @@ def open_with_embedder(
     from holdfast import models
     from holdfast.errors import GalleryError, ModelError
     from holdfast.gallery import Gallery
-    from holdfast.gallery.indexing import embedder_info
+    from holdfast.gallery.indexing import as_stored, embedder_info
     from holdfast.gallery.smoothed import smoothed, stored_smoothing
 
     gallery = Gallery.open(path, readonly=readonly)
@@ -45,6 +45,7 @@ def open_with_embedder(
             raise GalleryError(
                 f"the embedder of {path} is not where it was ({error}); name it with --model"
             ) from None
+        embedder = as_stored(embedder, gallery.info.embedder)
         how = stored_smoothing(gallery.info.embedder)
         embedder = embedder if how is None else smoothed(embedder, how)
         gallery.check_embedder(embedder_info(embedder))
@@ -72,6 +73,7 @@ def info(path: Path_, json: Json = False) -> None:
         "location": found.embedder.location,
         "architecture": found.embedder.card.get("architecture", {}).get("name"),
         "smoothed": found.embedder.card.get("smoothed"),
+        "metric": _metric(found.embedder.card.get("metric")),
         "boxes": found.boxes,
         "certificates": kept,
     }
@@ -185,3 +187,8 @@ def compact(path: Path_, json: Json = False) -> None:
         print_json({"gallery": path, "bytes": path.stat().st_size})
         return
     print(f"{path} is compact")
+
+
+def _metric(kept: dict[str, Any] | None) -> str | None:
+    """A metric in a few words."""
+    return None if kept is None else f"{kept['method'] or 'a metric'}, {kept['rank']} × {kept['features']}"

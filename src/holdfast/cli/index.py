@@ -35,12 +35,20 @@ def index(
             "in l2, from N samples of the query (also alpha, first, gallery, seed, bound, backend).",
         ),
     ] = None,
+    metric: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure distances by a metric learned from this model's vectors ('holdfast metric features', "
+            "'holdfast metric learn'); the gallery keeps it."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Embed a folder of images into a gallery. Run it again to add what is new."""
     from holdfast import models
     from holdfast.certify.smoothing import check_samples, parse_smoothing
     from holdfast.errors import ConfigError
+    from holdfast.models.metric import Metric
     from holdfast.workflow import open_and_index
 
     size = None if boxes is None else _size(boxes)
@@ -50,7 +58,15 @@ def index(
         if size is not None:
             raise ConfigError("--boxes are for bound propagation, which a smoothed gallery does without")
     gallery, done = open_and_index(
-        models.find(model), images, out, location=model, prefix=prefix, prune=prune, boxes=size, smooth=how
+        models.find(model),
+        images,
+        out,
+        location=model,
+        prefix=prefix,
+        prune=prune,
+        boxes=size,
+        smooth=how,
+        metric=None if metric is None else Metric.load(metric),
     )
     with gallery:
         count = len(gallery)

@@ -8,12 +8,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.output import Json, note, print_json, print_table
+from holdfast.cli.output import (
+    Channels,
+    ImageSize,
+    Json,
+    SplitOption,
+    note,
+    note_reading,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from holdfast.evaluate.neighbours import CertifiedNeighbours, RobustError
 
-app = typer.Typer(help="Metrics on feature vectors: learn, certify.", no_args_is_help=True)
+app = typer.Typer(help="Metrics on feature vectors: features, learn, certify.", no_args_is_help=True)
+
+
+@app.command("features")
+def export(
+    model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
+    out: Annotated[Path, typer.Option(help="The .npz, for 'holdfast metric learn'.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
+    ] = None,
+    split: SplitOption = None,
+    image_size: ImageSize = None,
+    channels: Channels = 3,
+    json: Json = False,
+) -> None:
+    """Write a model's vectors of a data set as features, to learn a metric on them.
+
+    A metric learned from them is used by 'holdfast index --metric'. FILE.py is run to get NAME.
+    """
+    from holdfast import models
+    from holdfast.cli.evaluate import home_of, spec_of, test_part
+    from holdfast.evaluate.vectors import export_features
+
+    embedder = models.find(model, spec_of(image_size, channels))
+    dataset = test_part(embedder, home_of(model), data, split)
+    note_reading(dataset.read, dataset.skipped)
+    written = export_features(embedder, dataset, out)
+    if not written.test:
+        note("test images are of other classes than training images: a quarter of the latter is for testing")
+    if json:
+        print_json({"features": out, "train": written.train, "test": written.test, "dim": embedder.dim})
+        return
+    print(
+        f"{out}: {written.train:,} vectors to learn from, {written.test:,} to test on, of {embedder.dim} features"
+    )
 
 
 @app.command()
@@ -44,6 +88,8 @@ def learn(
     note(f"{len(found.train):,} vectors of {found.train.shape[1]} features, {len(found.classes)} classes")
     made = run(found.train, found.train_labels, method, seed=seed, **options)
     made.about.update(features=str(found.path), digest=found.digest, split_seed=seed)
+    if found.embedder is not None:
+        made.about["embedder"] = found.embedder
     made.save(out)
     if json:
         print_json(

@@ -30,6 +30,8 @@ class Features:
     test: NDArray[np.float64]
     test_labels: NDArray[np.int64]
     classes: tuple[str, ...]
+    embedder: str | None = None
+    """The fingerprint of the embedder whose vectors these are, if the file says so."""
 
 
 def load_features(path: Path, seed: int = 0, *, vectors: str = "X", labels: str = "y") -> Features:
@@ -69,8 +71,10 @@ def load_features(path: Path, seed: int = 0, *, vectors: str = "X", labels: str 
     classes = np.unique(np.concatenate(given))
     numbers_of = [np.searchsorted(classes, part).astype(np.int64) for part in given]
     names = tuple(str(name) for name in classes)
+    made_by = str(arrays["embedder"]) if "embedder" in arrays else None
+    train, test = found
     return Features(
-        path.resolve(), sha256_file(path), found[0], numbers_of[0], found[1], numbers_of[1], names
+        path.resolve(), sha256_file(path), train, numbers_of[0], test, numbers_of[1], names, made_by
     )
 
 

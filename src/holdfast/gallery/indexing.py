@@ -23,7 +23,7 @@ from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.kept import Rechecked
 from holdfast.gallery.values import EmbedderInfo, Item
 from holdfast.gallery.writing import some
-from holdfast.models import AnyEmbedder
+from holdfast.models import AnyEmbedder, Smoothed, under_metric
 from holdfast.models.smoothed import at_once
 from holdfast.progress import bar
 from holdfast.spec import ImageSpec
@@ -61,6 +61,16 @@ def embedder_info(embedder: AnyEmbedder, location: Path | None = None) -> Embedd
     """What a gallery keeps of the embedder that made its vectors."""
     card = embedder.card if embedder.card is not None else embedder.describe()
     return EmbedderInfo(embedder.fingerprint(), card, None if location is None else str(location.resolve()))
+
+
+def as_stored(embedder: AnyEmbedder, info: EmbedderInfo) -> AnyEmbedder:
+    """The embedder with the metric that a gallery keeps of its vectors; as it is where there is none."""
+    kept = info.card.get("metric")
+    if kept is None:
+        return embedder
+    if isinstance(embedder, Smoothed):
+        raise GalleryError("a metric goes behind the embedder that is smoothed, not behind the smoothed one")
+    return under_metric(embedder, kept)
 
 
 def index_images(

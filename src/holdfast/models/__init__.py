@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.models.checkpoint import CARD, WEIGHTS, load, save
 from holdfast.models.embedder import Embedder
 from holdfast.models.find import AnyEmbedder, find, named_by_file
+from holdfast.models.folded import under_metric
 from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, ImageSource, to_unit
 from holdfast.models.modes import evaluating, set_batch_norm_eval
@@ -30,5 +31,6 @@ __all__ = [
     "save",
     "set_batch_norm_eval",
     "to_unit",
+    "under_metric",
     "wrap",
 ]

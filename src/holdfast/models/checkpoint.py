@@ -38,6 +38,10 @@ def save(
     The weights are written beside the old ones first; the card that holds their hash then decides
     between the two, and last the weights take their name.
     """
+    if embedder.metric is not None:
+        raise CheckpointError(
+            "an embedder under a metric is not saved; keep its run and the metric, of which it is made again"
+        )
     content = safetensors.torch.save(_tensors(embedder))
     weights = WeightsFile(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
     card = make_card(embedder, config=config, data=data, seed=seed, metrics=metrics, weights=weights)

@@ -36,6 +36,10 @@ class Embedder(nn.Module):
     freeze_batch_norm: bool
     card: dict[str, Any] | None
     """The card of the checkpoint this embedder was loaded from, if it was."""
+    metric: dict[str, Any] | None
+    """The learned metric that is its last layer, if there is one (`models.folded`)."""
+    longest: float | None
+    """A bound on the length of its vectors, where they are not normalised and yet have one."""
     normalise: nn.Module
     network: nn.Module
     flatten: nn.Module
@@ -59,6 +63,8 @@ class Embedder(nn.Module):
         self.architecture = dict(architecture)
         self.freeze_batch_norm = False
         self.card = None
+        self.metric = None
+        self.longest = None
         self._printed: tuple[object, str] | None = None
         self.normalise = nn.Identity() if pixels is None else Normalise(pixels)
         self.network = network
@@ -118,6 +124,7 @@ class Embedder(nn.Module):
             "pixels": None
             if self.pixels is None
             else {"mean": list(self.pixels.mean), "std": list(self.pixels.std)},
+            **({} if self.metric is None else {"metric": self.metric}),
         }
 
     def fingerprint(self) -> str:

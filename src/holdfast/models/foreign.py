@@ -29,6 +29,8 @@ class Foreign:
     """
 
     card: dict[str, Any] | None = None
+    metric: dict[str, Any] | None = None
+    longest: float | None = None
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class Foreign:
             "spec": dataclasses.asdict(self.spec),
             "dim": getattr(self, "dim", 0),
             "unit_norm": self.unit_norm,
+            **({} if self.metric is None else {"metric": self.metric}),
         }
 
     def fingerprint(self) -> str:

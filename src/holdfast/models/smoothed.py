@@ -62,14 +62,14 @@ class Smoothed:
             raise ModelError(f"the noise needs a standard deviation above 0, not {sigma}")
         if samples < 1:
             raise ModelError(f"a mean needs at least 1 sample, not {samples}")
-        if bound is None and not base.unit_norm:
+        if bound is None and not base.unit_norm and base.longest is None:
             raise ModelError(
                 "smoothing needs a bound on the length of the vectors, and these are not normalised; "
                 "normalise them (model.unit_norm=true), or give a bound that you can answer for (bound=F)"
             )
         self.base, self.sigma, self.samples, self.seed = base, sigma, samples, seed
         # Normalised vectors are of length 1 up to float32 rounding.
-        self.bound = 1.0 + 1e-5 if bound is None else float(bound)
+        self.bound = (base.longest or 1.0 + 1e-5) if bound is None else float(bound)
         self.backend = backend
         self.batch_size = batch_size or max(BLOCK, min(1024, PIXELS // math.prod(base.spec.shape)))
         self._compiled: tuple[str, Callable[[Tensor], Tensor]] | None = None

@@ -93,7 +93,6 @@ class _Positives:
 
     def __init__(self, known: Neighbours, squared: Array, ours: Labels) -> None:
         self.known, self.squared, self.ours = known, squared, ours
-        self.label = int(known.labels[ours[0]])
         self.u, self.size = known.u[ours], known.size[ours]
 
 
@@ -128,17 +127,23 @@ def _least_move(
         return chosen, rows / own[:, None], needed[chosen] / own
 
     found = least_move(worst, len(point), enough, limits)
-    return found.lower, _tried(point, positives, found, limits)
+    return found.lower, _tried(point, positives, other, found, limits)
 
 
-def _tried(point: Array, positives: _Positives, found: Projection, limits: Limits | None) -> Array | None:
-    """The move, asked for a little more until rounding leaves every constraint true and the neighbour is another."""
+def _tried(
+    point: Array, positives: _Positives, other: int, found: Projection, limits: Limits | None
+) -> Array | None:
+    """The move, asked for a little more until rounding leaves the negative as near as every positive."""
     if found.move is None:
         return None
     size = float(np.linalg.norm(found.move))
+    rows = np.concatenate([[other], positives.ours])
     for beyond in BEYOND:
         moved = found.again(beyond * size, limits) if beyond else found.move
-        if moved is not None and flips(point, moved, positives.label, positives.known):
+        if moved is None:
+            continue
+        squared = positives.known.squared(point + moved, rows)
+        if squared[0] <= squared[1:].min():
             return moved
     return None
 
