@@ -15,8 +15,9 @@ from holdfast.certify.mahalanobis import Neighbours, exact_radius, knn_radius
 from holdfast.certify.mahalanobis.bound import votes_needed
 from holdfast.data.features import Features
 from holdfast.errors import ConfigError
-from holdfast.evaluate.folder import ROWS, SUMMARY, pending
+from holdfast.evaluate.folder import ROWS, SUMMARY
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
+from holdfast.evaluate.vectors import pending
 from holdfast.files import atomic_write, exclusive
 from holdfast.metrics import bootstrap
 from holdfast.models.metric import Metric
