@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import importlib
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -76,6 +77,7 @@ class RaySpread(Spread):
             raise ConfigError(f"at least 1 worker computes, not {workers}")
         self._address = _address(on)
         self._workers, self._memory, self._say = workers, memory, say
+        self._token = self._address is None and _with_token()
         self._ray = _ray()
         self._folder: Path | None = None
         self._started = False
@@ -154,6 +156,10 @@ class RaySpread(Spread):
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._token:
+            for name in _AUTHENTICATION:
+                os.environ.pop(name, None)
+            self._token = False
 
     @property
     def _named(self) -> str:
@@ -180,6 +186,10 @@ class RaySpread(Spread):
         # Ray has many kinds of errors here, some of many lines.
         except Exception as cause:
             self.close()
+            if self._address == "auto" and isinstance(cause, ConnectionError):
+                raise RunError(
+                    "no Ray cluster was found on this machine; start one, or name its address"
+                ) from None
             what = "cannot be started" if self._address is None else "cannot be reached"
             raise RunError(
                 f"the Ray cluster {self._named} {what}: {_line(cause)}; check it, or evaluate with --on local"
@@ -235,6 +245,20 @@ def _load(key: str, box: list[Any], expected: Stamp) -> Work[Any, Any]:
         raise RunError(f"{where} has {other}; have the same on all machines")
     _loaded = key, work
     return work  # type: ignore[no-any-return]
+
+
+_AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+
+
+def _with_token() -> bool:
+    """Have a cluster of our own obey this process alone, by a token that is written nowhere.
+
+    Ray reads these once, and would else put a token into the user's home folder.
+    """
+    if "ray" in sys.modules or any(name.startswith("RAY_AUTH_") for name in os.environ):
+        return False
+    os.environ.update(zip(_AUTHENTICATION, ("token", secrets.token_hex(32)), strict=True))
+    return True
 
 
 def _ray() -> Any:
