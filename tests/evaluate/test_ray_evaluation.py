@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import threading
@@ -24,7 +25,8 @@ from holdfast.evaluate.suite import attack_suite
 from holdfast.models import wrap
 from holdfast.threat import Threat
 
-pytest.importorskip("ray")
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed", allow_module_level=True)
 DRAWN = {"queries": 40, "candidates": 60}
 HERE = os.getpid()
 
@@ -140,7 +142,7 @@ def test_rows_are_those_of_one_process(two, embedder, photos, tmp_path):
     same(tmp_path / "er", tmp_path / "er-ray")
 
 
-def test_the_block_of_a_killed_worker_is_computed_again(two, said, embedder, photos, trap, tmp_path):
+def test_the_block_of_a_killed_worker_is_computed_again(two, said, embedder, photos, trap, tmp_path, capsys):
     suite(embedder, photos, tmp_path / "whole")
     killed = []
 
@@ -163,6 +165,7 @@ def test_the_block_of_a_killed_worker_is_computed_again(two, said, embedder, pho
     assert len(killed) == 1
     assert said == ["a worker was lost; its block is computed again (1 of 3 times)"]
     same(tmp_path / "whole", tmp_path / "ray")
+    assert capsys.readouterr().out == ""
 
 
 def test_interrupted_on_ray_it_ends_locally(two, embedder, photos, tmp_path, killed_at):

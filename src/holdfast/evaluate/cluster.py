@@ -77,10 +77,12 @@ class RaySpread(Spread):
             raise ConfigError(f"at least 1 worker computes, not {workers}")
         self._address = _address(on)
         self._workers, self._memory, self._say = workers, memory, say
-        self._token = self._address is None and _with_token()
+        if self._address is None:
+            _keep_to_itself()
         self._ray = _ray()
         self._folder: Path | None = None
         self._started = False
+        self._unhush: Callable[[], None] = lambda: None
 
     def ready(self) -> None:
         ray = self._ray
@@ -132,11 +134,6 @@ class RaySpread(Spread):
                 # Before the result is written down, so that no worker waits for the disk.
                 send()
                 yield number, made
-        except (ConnectionError, ray.exceptions.RaySystemError) as cause:
-            flying.clear()
-            raise RunError(
-                f"the Ray cluster {self._named} was lost ({_line(cause)}); what was done is kept: run it again"
-            ) from cause
         except ray.exceptions.RayTaskError as cause:
             if "No module named 'holdfast" in str(cause):
                 raise RunError(
@@ -144,6 +141,11 @@ class RaySpread(Spread):
                     f"holdfast {holdfast.__version__} on all its machines"
                 ) from cause
             raise
+        except (ConnectionError, ray.exceptions.RayError) as cause:
+            flying.clear()
+            raise RunError(
+                f"the Ray cluster {self._named} was lost ({_said(cause)[0]}); what was done is kept: run it again"
+            ) from cause
         finally:
             for one in flying:
                 with contextlib.suppress(Exception):
@@ -152,14 +154,11 @@ class RaySpread(Spread):
     def close(self) -> None:
         if self._started:
             self._ray.shutdown()
+            self._unhush()
             self._started = False
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-        if self._token:
-            for name in _AUTHENTICATION:
-                os.environ.pop(name, None)
-            self._token = False
 
     @property
     def _named(self) -> str:
@@ -192,14 +191,15 @@ class RaySpread(Spread):
                 ) from None
             what = "cannot be started" if self._address is None else "cannot be reached"
             raise RunError(
-                f"the Ray cluster {self._named} {what}: {_line(cause)}; check it, or evaluate with --on local"
+                f"the Ray cluster {self._named} {what}: {_said(cause)[0]}; check it, or evaluate with --on local"
             ) from cause
+        self._unhush = _hush(self._ray)
         self._started = True
 
     def _lost(self, times: int, cause: Exception) -> None:
         if times > LOSSES:
             raise RunError(
-                f"a block of rows was lost with its worker {times} times ({_line(cause)}); what was done is kept: "
+                f"a block of rows was lost with its worker {times} times ({_said(cause)[0]}); what was done is kept: "
                 "run it again with fewer --workers, or more memory for each"
             )
         self._say(f"a worker was lost; its block is computed again ({times} of {LOSSES} times)")
@@ -237,7 +237,7 @@ def _load(key: str, box: list[Any], expected: Stamp) -> Work[Any, Any]:
     # What a stranger's model needs to be loaded may be missing in any way.
     except Exception as cause:
         raise ModelError(
-            f"{where} cannot load the model: {_line(cause)}; have its code importable there, "
+            f"{where} cannot load the model: {_said(cause)[-1]}; have its code importable there, "
             "or evaluate with --on local"
         ) from cause
     other = expected.differs(Stamp.of(work))
@@ -247,18 +247,27 @@ def _load(key: str, box: list[Any], expected: Stamp) -> Work[Any, Any]:
     return work  # type: ignore[no-any-return]
 
 
-_AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+def _keep_to_itself() -> None:
+    """Have a cluster of our own listen on this machine alone, and obey this process alone.
 
-
-def _with_token() -> bool:
-    """Have a cluster of our own obey this process alone, by a token that is written nowhere.
-
-    Ray reads these once, and would else put a token into the user's home folder.
+    Ray reads both once in a process. It would else listen to the network, whatever address it is given, and put
+    its token into the user's home folder; this one is written nowhere.
     """
-    if "ray" in sys.modules or any(name.startswith("RAY_AUTH_") for name in os.environ):
-        return False
-    os.environ.update(zip(_AUTHENTICATION, ("token", secrets.token_hex(32)), strict=True))
-    return True
+    if "ray" in sys.modules:
+        return
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    if not any(name.startswith("RAY_AUTH_") for name in os.environ):
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+
+def _hush(ray: Any) -> Callable[[], None]:
+    """Keep Ray from telling on stdout, where results belong, of workers that died; returns what undoes it."""
+    inner = ray._private.worker
+    said = getattr(inner, "print_to_stdstream", None)
+    if said is None:
+        return lambda: None
+    inner.print_to_stdstream = lambda *words, **options: None
+    return lambda: setattr(inner, "print_to_stdstream", said)
 
 
 def _ray() -> Any:
@@ -302,9 +311,15 @@ def _knock(address: str) -> None:
 def _put(ray: Any, work: Work[Any, Any]) -> Any:
     try:
         return ray.put(work)
-    except (TypeError, AttributeError, RecursionError) as cause:
+    except ray.exceptions.RayError as cause:
+        raise RunError(
+            f"the images and the model do not fit into the Ray cluster: {_said(cause)[0]}"
+        ) from cause
+    # What cannot be pickled says so in many ways.
+    except Exception as cause:
         raise ModelError(
-            f"this model cannot be sent to other processes ({_line(cause)}); evaluate it with --on local"
+            f"this model cannot be sent to other processes ({_said(cause.__cause__ or cause)[0]}); "
+            "evaluate it with --on local"
         ) from cause
 
 
@@ -326,7 +341,7 @@ def _code() -> str:
     return found.hexdigest()
 
 
-def _line(cause: BaseException) -> str:
-    """The last line that says something: Ray puts the remote traceback first."""
+def _said(cause: BaseException) -> list[str]:
+    """The lines of an error; where it is from a worker, the traceback comes first."""
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return lines[-1] if lines else type(cause).__name__
+    return lines or [type(cause).__name__]
