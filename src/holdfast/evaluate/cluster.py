@@ -149,7 +149,7 @@ class RaySpread(Spread):
         finally:
             for one in flying:
                 with contextlib.suppress(Exception):
-                    ray.cancel(one, force=True)
+                    ray.cancel(one)
 
     def close(self) -> None:
         if self._started:
