@@ -172,7 +172,7 @@ class RaySpread(Spread):
         if self._address is None:
             # Ray's files must lie at a short path, which that of other temporary files may not be.
             self._folder = Path(tempfile.mkdtemp(prefix="holdfast-ray-", dir="/tmp"))
-            cores = len(os.sched_getaffinity(0))
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
             quiet |= {"include_dashboard": False, "_temp_dir": str(self._folder)}
             quiet |= {"num_cpus": self._workers or cores, "_node_ip_address": "127.0.0.1"}
             if self._memory is not None:
@@ -180,6 +180,8 @@ class RaySpread(Spread):
         else:
             _knock(self._address)
             quiet["address"] = self._address
+        # Before it is, so that one stopped on the way is taken down too.
+        self._started = True
         try:
             self._ray.init(**quiet)
         # Ray has many kinds of errors here, some of many lines.
@@ -194,7 +196,6 @@ class RaySpread(Spread):
                 f"the Ray cluster {self._named} {what}: {_said(cause)[0]}; check it, or evaluate with --on local"
             ) from cause
         self._unhush = _hush(self._ray)
-        self._started = True
 
     def _lost(self, times: int, cause: Exception) -> None:
         if times > LOSSES:
