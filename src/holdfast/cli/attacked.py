@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.evaluate.attacked import Settings
     from holdfast.evaluate.er_recall import ErRecall
     from holdfast.evaluate.scores import SuiteScores
+    from holdfast.evaluate.spread import Spread
     from holdfast.evaluate.suite import AttackedSuite
     from holdfast.evaluate.validity import Finding
     from holdfast.models import AnyEmbedder
@@ -38,6 +39,7 @@ def run_attacks(
     ks: Sequence[int] | None,
     settings: Settings,
     check_black_box: int,
+    spread: Spread,
     json: bool,
 ) -> None:
     """Run a suite or ER-Recall, print its table, and exit with 1 if it contradicts a certificate."""
@@ -74,6 +76,7 @@ def run_attacks(
             seed=seed,
             ks=ks or KS,
             settings=chosen,
+            spread=spread,
         )
     else:
         name = attacks.replace(",", "_")
@@ -94,6 +97,7 @@ def run_attacks(
             seed=seed,
             settings=chosen,
             check_black_box=check_black_box,
+            spread=spread,
         )
     findings: list[Finding] = [*done.findings, *(cross_check(done.rows, home) if home.is_dir() else [])]
     if json:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from holdfast.cli.output import Json, SplitOption, note, note_reading, number, print_json, print_table
+from holdfast.cli.output import (
+    Json,
+    On,
+    SplitOption,
+    Workers,
+    note,
+    note_reading,
+    number,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from holdfast.evaluate.certify import Certification
@@ -16,6 +26,7 @@ if TYPE_CHECKING:
 
 
 def certify(
+    context: typer.Context,
     model: Annotated[
         Path,
         typer.Argument(help="A run's folder or a checkpoint; with --smooth also FILE.py:NAME or FILE.onnx."),
@@ -78,6 +89,8 @@ def certify(
     out: Annotated[
         Path | None, typer.Option(help="The certification's folder; below the run's if left out.")
     ] = None,
+    on: On = "local",
+    workers: Workers = None,
     json: Json = False,
 ) -> None:
     """Prove, for a data set's test part, which hits no attacker within a threat can move."""
@@ -91,6 +104,7 @@ def certify(
     from holdfast.evaluate.certify import certify as run
     from holdfast.evaluate.curve import Curve, certified_curve
     from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed
+    from holdfast.evaluate.spread import spread_over
     from holdfast.models import Embedder, Smoothed
     from holdfast.threat import Threat
 
@@ -111,6 +125,7 @@ def certify(
         raise ConfigError(f"{model} has no layers that bounds could pass; certify it by --smooth")
     if images_folder is not None and (data is not None or held_out):
         raise ConfigError("give one of --data, --images and --held-out")
+    spread = context.with_resource(spread_over(on, workers))
     embedder = models.find(model, spec_of(image_size, channels))
     if isinstance(embedder, Smoothed):
         raise ModelError(f"{model} is smoothed already")
@@ -137,6 +152,7 @@ def certify(
         "ks": ks,
         "method": method,
         "clip": clip,
+        "spread": spread,
     }
     done: Certification | Curve | SmoothedCertification
     if smooth is not None and how is not None:
@@ -158,6 +174,7 @@ def certify(
             ks=ks,
             marks=fewer,
             attacks=sizes,
+            spread=spread,
         )
     elif not isinstance(embedder, Embedder):
         raise ModelError(f"{model} has no layers that bounds could pass; certify it by --smooth")

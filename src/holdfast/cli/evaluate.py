@@ -11,7 +11,9 @@ from holdfast.cli.output import (
     Channels,
     ImageSize,
     Json,
+    On,
     SplitOption,
+    Workers,
     note,
     note_reading,
     number,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
     data: Annotated[
         str | None,
@@ -82,6 +85,8 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="The evaluation's folder; below the run's if left out.")
     ] = None,
+    on: On = "local",
+    workers: Workers = None,
     json: Json = False,
 ) -> None:
     """Measure retrieval on a data set's test part: Recall@K, mAP, NMI, one row per query.
@@ -93,10 +98,12 @@ def evaluate(
     from holdfast.errors import ConfigError
     from holdfast.evaluate import KS, ROWS, folder_for
     from holdfast.evaluate import evaluate as run
+    from holdfast.evaluate.spread import spread_over
 
     ks = parse_ks(k) if k else KS
     if attacks is None and threat is not None:
         raise ConfigError("--threat is for --attacks, for example --attacks ers --threat linf:8/255")
+    spread = context.with_resource(spread_over(on, workers))
     embedder = models.find(model, spec_of(image_size, channels))
     home = home_of(model)
     if images is not None:
@@ -127,6 +134,7 @@ def evaluate(
             check_black_box=(0 if attacks == "er-recall" else 10)
             if check_black_box is None
             else check_black_box,
+            spread=spread,
             json=json,
         )
         return
@@ -141,6 +149,7 @@ def evaluate(
         candidates=candidates,
         seed=seed,
         ks=ks,
+        spread=spread,
     )
     summary = done.summary
     if len(set(done.rows.columns["label"].tolist())) == 1:

@@ -28,6 +28,20 @@ ImageSize = Annotated[
 ]
 Channels = Annotated[int, typer.Option(help="Their channels: 3 (colour) or 1 (grey).")]
 
+On = Annotated[
+    str,
+    typer.Option(
+        help="Where it is computed: local (this process), ray (this machine's processors), or a running cluster: "
+        "ray:auto, ray:HOST:PORT, ray://HOST:10001. The rows are the same."
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="With ray: blocks computed at a time, one thread each; all processors if left out."
+    ),
+]
+
 
 def print_json(document: Any) -> None:
     """One JSON document on stdout."""

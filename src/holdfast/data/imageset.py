@@ -53,6 +53,15 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy for another process holds the pixels of its own images alone, in memory."""
+        used, rows = np.unique(self.rows, return_inverse=True)
+        whole = len(used) == len(self.pixels) and not isinstance(self.pixels, np.memmap)
+        pixels = (
+            self.pixels if whole else np.ascontiguousarray(np.take(np.asarray(self.pixels), used, axis=0))
+        )
+        return {**self.__dict__, "pixels": pixels, "rows": self.rows if whole else rows}
+
     def batch(self, indices: Indices) -> torch.Tensor:
         """The images at `indices` (integers, or a mask over all) as a new uint8 N×C×H×W tensor."""
         return torch.from_numpy(np.take(self.pixels, self.rows[self._positions(indices)], axis=0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,34 @@ EACH = 3
 """Worst cases that are shown of each attack."""
 
 
+@dataclass(frozen=True, eq=False)
+class Worst:
+    """The worst of a block of trials from `first` on; every array has an entry for each."""
+
+    attack: str
+    first: int
+    trial: NDArray[np.int64]
+    number: NDArray[np.int64]
+    """The altered images'."""
+    damage: NDArray[np.float64]
+    pixels: NDArray[np.uint8]
+
+
+def worst_of(
+    attack: str, first: int, numbers: Sequence[int], damage: NDArray[np.float64], altered: Tensor
+) -> Worst:
+    """The few trials of a block that did most damage, if any did."""
+    worst = [int(i) for i in np.argsort(-damage, kind="stable")[:EACH] if damage[i] > 0]
+    return Worst(
+        attack,
+        first,
+        trial=np.array([first + i for i in worst], dtype=np.int64),
+        number=np.array([numbers[i] for i in worst], dtype=np.int64),
+        damage=damage[worst],
+        pixels=(255 * altered[worst]).round().to(torch.uint8).numpy(),
+    )
+
+
 class Cases:
     """The worst altered images of each block, kept beside the rows until the whole is done.
 
@@ -28,21 +57,18 @@ class Cases:
     def __init__(self, out: Path) -> None:
         self._out, self._folder = out, out / "cases"
 
-    def keep(
-        self, attack: str, first: int, numbers: Sequence[int], damage: NDArray[np.float64], altered: Tensor
-    ) -> None:
-        """Remember the worst of a block of trials from `first` on; `numbers` are the altered images'."""
-        worst = [int(i) for i in np.argsort(-damage, kind="stable")[:EACH] if damage[i] > 0]
+    def keep(self, worst: Worst) -> None:
+        """Remember the worst of a block of trials."""
         with (
-            atomic_path(self._folder / f"{attack}-{first}.npz") as temporary,
+            atomic_path(self._folder / f"{worst.attack}-{worst.first}.npz") as temporary,
             open(temporary, "wb") as handle,
         ):
             np.savez_compressed(
                 handle,
-                trial=np.array([first + i for i in worst], dtype=np.int64),
-                number=np.array([numbers[i] for i in worst], dtype=np.int64),
-                damage=damage[worst],
-                pixels=(255 * altered[worst]).round().to(torch.uint8).numpy(),
+                trial=worst.trial,
+                number=worst.number,
+                damage=worst.damage,
+                pixels=worst.pixels,
             )
 
     def pack(self, attacks: Sequence[str], images: ImageSet) -> None:

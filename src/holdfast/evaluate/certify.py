@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import data
@@ -17,11 +19,11 @@ from holdfast.certify.certifier import Certifier
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import KS, ordered_ks
-from holdfast.evaluate.folder import CERTIFICATION, ROWS, Task, pending
+from holdfast.evaluate.folder import CERTIFICATION, ROWS, Block, Task
 from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.spread import HERE, Spread
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, to_unit
-from holdfast.progress import bar
 from holdfast.threat import Threat
 
 BLOCK = 250
@@ -70,6 +72,7 @@ def certify(
     clip: bool = True,
     rounding: bool = True,
     listed: int = LISTED,
+    spread: Spread = HERE,
 ) -> Certification:
     """Certify the rankings of disjoint queries and candidates, drawn by `seed`, under each threat.
 
@@ -78,7 +81,7 @@ def certify(
     hits with their intervals. Stopped, it goes on where it was.
     """
     out = Path(out)
-    labels = images.require_labels("certified recall")
+    images.require_labels("certified recall")
     ks = ordered_ks(ks, candidates)
     _check(threats)
     asked, found = data.draw(images, queries, candidates, seed)
@@ -92,30 +95,58 @@ def certify(
         "clip": clip,
         "rounding": rounding,
     }
-    task = Task(out, CERTIFICATION, embedder, images, settings)
+    task = Task(out, CERTIFICATION, embedder, images, settings, spread)
     if task.finished():
         return read_certification(out)
-    certifier = Certifier(embedder, clip=clip, rounding=rounding)
-    certifier.check(method)
+    Certifier(embedder, clip=clip, rounding=rounding).check(method)
     with task.writing(len(threats) * queries, _columns(ks)) as writer:
-        pool = to_unit(images.batch(found))
-        vectors = embedder.embed(pool).double()
-        relevant = torch.from_numpy(labels[found])
-        with bar("certifying", len(threats) * queries, writer.done) as advance:
-            for threat, span in pending([(threat, queries, BLOCK) for threat in threats], writer.done):
-                part = slice(span.start, span.stop)
-                asking = to_unit(images.batch(asked[part]))
-                same = torch.from_numpy(labels[asked[part]])[:, None] == relevant[None]
-                attack = certifier.attack(threat, asking, pool, vectors, method=method, ks=ks)
-                rows = _rows(attack, embedder.embed(asking).double(), vectors, same, ks, listed)
-                for i, row in enumerate(rows):
-                    number = int(asked[part][i])
-                    row.update(query=images.ids[number], label=int(labels[number]), threat=str(threat))
-                    row["hits"] = [images.ids[found[c]] for c in row["hits"]]
-                writer.append(rows)
-                advance(len(rows))
+        work = _Proofs(embedder, images, asked, found, tuple(ks), method, clip, rounding, listed)
+        task.fill(writer, "certifying", work, [(threat, queries, BLOCK) for threat in threats])
         task.finish(writer, [asdict(line) for line in _table(writer.read())])
     return read_certification(out)
+
+
+@dataclass(frozen=True, eq=False)
+class _Proofs:
+    """What every block of queries needs."""
+
+    embedder: Embedder
+    images: ImageSet
+    asked: NDArray[np.int64]
+    found: NDArray[np.int64]
+    ks: tuple[int, ...]
+    method: Method
+    clip: bool
+    rounding: bool
+    listed: int
+
+    def __call__(self, threat: Threat, span: range) -> Block:
+        """Some queries under a threat."""
+        images, part = self.images, self.asked[span.start : span.stop]
+        labels = images.require_labels("certified recall")
+        asking = to_unit(images.batch(part))
+        same = torch.from_numpy(labels[part])[:, None] == torch.from_numpy(labels[self.found])[None]
+        attack = self._certifier.attack(
+            threat, asking, self._pool, self._vectors, method=self.method, ks=self.ks
+        )
+        queries = self.embedder.embed(asking).double()
+        rows = _rows(attack, queries, self._vectors, same, self.ks, self.listed)
+        for row, number in zip(rows, part.tolist(), strict=True):
+            row.update(query=images.ids[number], label=int(labels[number]), threat=str(threat))
+            row["hits"] = [images.ids[self.found[c]] for c in row["hits"]]
+        return Block(rows, str(threat))
+
+    @cached_property
+    def _certifier(self) -> Certifier:
+        return Certifier(self.embedder, clip=self.clip, rounding=self.rounding)
+
+    @cached_property
+    def _pool(self) -> Tensor:
+        return to_unit(self.images.batch(self.found))
+
+    @cached_property
+    def _vectors(self) -> Tensor:
+        return self.embedder.embed(self._pool).double()
 
 
 def read_certification(folder: Path) -> Certification:

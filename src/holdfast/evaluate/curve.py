@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.certify import LISTED
 from holdfast.evaluate.draw import KS, ordered_ks
-from holdfast.evaluate.folder import CURVE, ROWS, Task, pending
+from holdfast.evaluate.folder import CURVE, ROWS, Block, Task
 from holdfast.evaluate.pictures import save_pictures
 from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.spread import HERE, Spread
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, to_unit
-from holdfast.progress import bar
 from holdfast.threat import Threat
 
 AUTO = Threat.parse("query:linf:auto")
@@ -78,6 +78,7 @@ def certified_curve(
     ks: Sequence[int] = KS,
     method: Method = "interval",
     clip: bool = True,
+    spread: Spread = HERE,
 ) -> Curve:
     """For each query the largest eps of altered queries (ℓ∞) at which its certified hit at each K holds.
 
@@ -87,7 +88,7 @@ def certified_curve(
     that of `certify`. Stopped, it goes on where it was.
     """
     out = Path(out)
-    labels = images.require_labels("certified hit rate")
+    images.require_labels("certified hit rate")
     if threat != AUTO:
         raise ConfigError(f"the largest eps is found for {AUTO}, not '{threat}'")
     ks = ordered_ks(ks, candidates)
@@ -103,32 +104,53 @@ def certified_curve(
         "grid": list(GRID),
         "steps": STEPS,
     }
-    task = Task(out, CURVE, embedder, images, settings)
+    task = Task(out, CURVE, embedder, images, settings, spread)
     if task.finished():
         return read_curve(out)
-    model = Certifier(embedder, clip=clip)
-    model.check(method)
+    Certifier(embedder, clip=clip).check(method)
     with task.writing(queries, _columns(ks)) as writer:
-        vectors = embedder.embed(to_unit(images.batch(found))).double()
-        relevant = torch.from_numpy(labels[found])
-        with bar("largest eps", queries, writer.done) as advance:
-            for _, span in pending([(threat, queries, BLOCK)], writer.done):
-                part = asked[span.start : span.stop]
-                asking = to_unit(images.batch(part))
-                nearer = nearest(embedder.embed(asking).double(), vectors, max(*ks, LISTED))
-                same = torch.from_numpy(labels[part])[:, None] == relevant[None]
-                rows = _rows(partial(_attack, model, method, asking, vectors), nearer, same, ks)
-                for row, number in zip(rows, part.tolist(), strict=True):
-                    row.update(query=images.ids[number], label=int(labels[number]))
-                    row["hit_labels"] = [int(labels[found[c]]) for c in row["hits"]]
-                    row["hits"] = [images.ids[found[c]] for c in row["hits"]]
-                writer.append(rows)
-                advance(len(rows))
+        work = _Reaches(embedder, images, asked, found, tuple(ks), method, clip)
+        task.fill(writer, "largest eps", work, [(None, queries, BLOCK)])
         written = writer.read()
         save_pictures(out, written, proofs(written), images)
         table = _table(written)
         task.finish(writer, [asdict(line) for line in table])
     return Curve(out, written, table)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reaches:
+    """What every block of queries needs."""
+
+    embedder: Embedder
+    images: ImageSet
+    asked: NDArray[np.int64]
+    found: NDArray[np.int64]
+    ks: tuple[int, ...]
+    method: Method
+    clip: bool
+
+    def __call__(self, what: None, span: range) -> Block:
+        images, part, found, ks = self.images, self.asked[span.start : span.stop], self.found, self.ks
+        labels = images.require_labels("certified hit rate")
+        asking, vectors = to_unit(images.batch(part)), self._vectors
+        nearer = nearest(self.embedder.embed(asking).double(), vectors, max(*ks, LISTED))
+        same = torch.from_numpy(labels[part])[:, None] == torch.from_numpy(labels[found])[None]
+        rows = _rows(partial(_attack, self._certifier, self.method, asking, vectors), nearer, same, ks)
+        for row, number in zip(rows, part.tolist(), strict=True):
+            row.update(query=images.ids[number], label=int(labels[number]))
+            row["hit_labels"] = [int(labels[found[c]]) for c in row["hits"]]
+            row["hits"] = [images.ids[found[c]] for c in row["hits"]]
+        return Block(rows)
+
+    @cached_property
+    def _certifier(self) -> Certifier:
+        return Certifier(self.embedder, clip=self.clip)
+
+    @cached_property
+    def _vectors(self) -> Tensor:
+        """The candidates'."""
+        return self.embedder.embed(to_unit(self.images.batch(self.found))).double()
 
 
 def read_curve(folder: Path) -> Curve:

@@ -14,15 +14,15 @@ from holdfast.attacks.objectives.er_recall import SOURCES
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.attacked import Scene, Settings, probe, set_scene
-from holdfast.evaluate.cases import Cases
+from holdfast.evaluate.cases import Cases, worst_of
 from holdfast.evaluate.draw import KS, ordered_ks
 from holdfast.evaluate.er_trials import ErAttempt
-from holdfast.evaluate.folder import ER_RECALL, ROWS, Task, pending
+from holdfast.evaluate.folder import ER_RECALL, ROWS, Block, Task
 from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.spread import HERE, Spread
 from holdfast.evaluate.validity import Finding, check_rows
 from holdfast.metrics import bootstrap
 from holdfast.models import AnyEmbedder
-from holdfast.progress import bar
 from holdfast.threat import Threat
 
 QUERY_BLOCK = 100
@@ -70,6 +70,7 @@ def er_recall(
     ks: Sequence[int] = KS,
     settings: Settings | None = None,
     batch_size: int | None = None,
+    spread: Spread = HERE,
 ) -> ErRecall:
     """Attack disjoint queries and candidates, drawn by `seed` as for certificates, under each threat.
 
@@ -99,31 +100,49 @@ def er_recall(
         "ks": ks,
         "search": [settings.config(float(threat.eps or 0)) for threat in threats],
     }
-    task = Task(out, ER_RECALL, embedder, images, config)
+    task = Task(out, ER_RECALL, embedder, images, config, spread)
     if task.finished():
         return read_er_recall(out)
     sizes = [QUERY_BLOCK if threat.who == "query" else CANDIDATE_BLOCK for threat in threats]
+    parts = list(zip(range(len(threats)), counts, sizes, strict=True))
     with task.writing(sum(counts), _columns(ks)) as writer:
         scene, cases = set_scene(task, asked, found), Cases(out)
-        with bar("attacking", sum(counts), writer.done) as advance:
-            for number, span in pending(zip(range(len(threats)), counts, sizes, strict=True), writer.done):
-                threat = threats[number]
-                attempt = ErAttempt(embedder, scene, threat, settings, seed, batch_size)
-                if threat.who == "query":
-                    columns, altered = attempt.on_queries(span)
-                    lost = _first_loss(columns, scene, span, ks)
-                    cases.keep(
-                        f"query {number}", span.start, asked[span.start : span.stop].tolist(), lost, altered
-                    )
-                else:
-                    columns = attempt.on_candidates(span, sources)
-                writer.append(_rows(scene, span, threat, columns, ks, labels))
-                advance(len(span), note=str(threat))
+        work = _Attempts(embedder, scene, tuple(threats), settings, sources, seed, tuple(ks), batch_size)
+        task.fill(writer, "attacking", work, parts, cases)
         rows = writer.read()
         cases.pack([f"query {i}" for i, threat in enumerate(threats) if threat.who == "query"], images)
         task.finish(writer, [dataclasses.asdict(line) for line in _table(rows)])
         cases.clear()
     return read_er_recall(out)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Attempts:
+    """What every block of queries needs."""
+
+    embedder: AnyEmbedder
+    scene: Scene
+    threats: tuple[Threat, ...]
+    settings: Settings
+    sources: int
+    seed: int
+    ks: tuple[int, ...]
+    batch_size: int | None
+
+    def __call__(self, number: int, span: range) -> Block:
+        """Some queries under the threat of that number."""
+        threat, scene = self.threats[number], self.scene
+        attempt = ErAttempt(self.embedder, scene, threat, self.settings, self.seed, self.batch_size)
+        worst = None
+        if threat.who == "query":
+            columns, altered = attempt.on_queries(span)
+            lost = _first_loss(columns, scene, span, self.ks)
+            asked = scene.asked[span.start : span.stop].tolist()
+            worst = worst_of(f"query {number}", span.start, asked, lost, altered)
+        else:
+            columns = attempt.on_candidates(span, self.sources)
+        labels = scene.images.require_labels("ER-Recall")
+        return Block(_rows(scene, span, threat, columns, self.ks, labels), str(threat), worst)
 
 
 def read_er_recall(folder: Path) -> ErRecall:

@@ -7,9 +7,9 @@ config is refused, a stopped one goes on after its last whole block.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +20,13 @@ from torch import Tensor
 
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
+from holdfast.evaluate.cases import Cases, Worst
 from holdfast.evaluate.rows import RowWriter, config_hash, read_header
-from holdfast.evaluate.vectors import embed_resumably
+from holdfast.evaluate.spread import HERE, Spread, Work, compute
+from holdfast.evaluate.vectors import embed_resumably, pending
 from holdfast.files import atomic_write, exclusive
 from holdfast.models import AnyEmbedder
+from holdfast.progress import bar
 from holdfast.provenance import commit, versions
 
 ROWS = "rows.csv.gz"
@@ -32,7 +35,17 @@ RETRIEVAL, CERTIFICATION, CURVE = "retrieval", "certification", "certified curve
 SUITE, ER_RECALL = "attack suite", "er-recall"
 SMOOTHED = "smoothed retrieval"
 
-T = TypeVar("T")
+What = TypeVar("What")
+
+
+@dataclass(frozen=True)
+class Block:
+    """What was computed of one block: its rows, and the worst of them as pictures where there are such."""
+
+    rows: list[dict[str, Any]]
+    note: str = ""
+    """Shown beside the bar."""
+    worst: Worst | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,8 @@ class Task:
     images: ImageSet
     settings: Mapping[str, Any]
     """With `seed` among them."""
+    spread: Spread = field(default=HERE, compare=False)
+    """Who computes its blocks; the rows are the same."""
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -71,6 +86,7 @@ class Task:
     @contextmanager
     def writing(self, n: int, columns: Mapping[str, str]) -> Iterator[RowWriter]:
         """A writer for the rows, about `n` queries, that no other process shares."""
+        self.spread.ready()
         config = self.config
         header = {
             "config": config,
@@ -83,6 +99,34 @@ class Task:
         }
         with exclusive(self.folder, self.kind):
             yield RowWriter(self.folder / ROWS, header, columns)
+
+    def fill(
+        self,
+        writer: RowWriter,
+        doing: str,
+        work: Work[What, Block],
+        parts: Sequence[tuple[What, int, int]],
+        cases: Cases | None = None,
+    ) -> None:
+        """Compute the blocks that are missing and append them, each when all before it are there.
+
+        `parts` are those of `pending`.
+        """
+        blocks = list(pending(parts, writer.done))
+
+        def keep(block: Block) -> None:
+            if cases is not None and block.worst is not None:
+                cases.keep(block.worst)
+            writer.append(block.rows)
+
+        with bar(doing, sum(rows for _, rows, _ in parts), writer.done) as advance:
+            compute(
+                self.spread,
+                work,
+                blocks,
+                keep,
+                lambda number, block: advance(len(block.rows), note=block.note),
+            )
 
     def finish(self, writer: RowWriter, summary: Any) -> None:
         """Write the summary, give the rows their final name, and drop what only a stopped run needs."""
@@ -98,18 +142,5 @@ class Task:
         key = config_hash(
             {"embedder": embedder.fingerprint(), "images": images.digest(), "rows": numbers.tolist()}
         )
-        return embed_resumably(embedder, images.take(numbers), self.folder / f"vectors-{key}.part")
-
-
-def pending(parts: Iterable[tuple[T, int, int]], done: int) -> Iterator[tuple[T, range]]:
-    """The blocks of rows that are not done yet, for parts of (what, how many rows, rows in a block).
-
-    What is in a block depends on its place alone, so that a resumed run makes the same rows.
-    """
-    start = 0
-    for what, rows, size in parts:
-        for first in range(0, rows, size):
-            block = range(first, min(first + size, rows))
-            if start >= done:
-                yield what, block
-            start += len(block)
+        place = self.folder / f"vectors-{key}.part"
+        return embed_resumably(embedder, images.take(numbers), place, self.spread)

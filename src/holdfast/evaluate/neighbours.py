@@ -22,9 +22,10 @@ from holdfast.bounds.projection import Limits
 from holdfast.certify.mahalanobis import exact_radius, knn_radius
 from holdfast.data.features import Features
 from holdfast.errors import ConfigError
-from holdfast.evaluate.folder import ROWS, SUMMARY, pending
+from holdfast.evaluate.folder import ROWS, SUMMARY
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
 from holdfast.evaluate.validity import Finding
+from holdfast.evaluate.vectors import pending
 from holdfast.files import atomic_path, atomic_write, exclusive, storage_error
 from holdfast.metrics import bootstrap
 from holdfast.models.metric import Metric

@@ -17,6 +17,7 @@ from holdfast.evaluate.draw import draw_or_all
 from holdfast.evaluate.folder import RETRIEVAL, ROWS, Task
 from holdfast.evaluate.pictures import save_pictures, sheet
 from holdfast.evaluate.rows import Rows, RowWriter, read_rows
+from holdfast.evaluate.spread import HERE, Spread
 from holdfast.metrics import Outcomes, Summary, cluster, rank, summarise
 from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
@@ -43,19 +44,20 @@ def evaluate(
     seed: int = 0,
     ks: Sequence[int] = KS,
     top: int = 10,
+    spread: Spread = HERE,
 ) -> Evaluation:
     """Search for each query among the candidates and write what was found into the folder `out`.
 
     With `queries` and `candidates`, disjoint sets of that size are drawn by `seed`. Without them
     every image is asked against all others. A stopped evaluation goes on where it was; a finished
-    one of the same config is read back.
+    one of the same config is read back. `spread` computes the embeddings; ranking is one product a block.
     """
     out = Path(out)
     labels = images.require_labels("evaluation")
     asked, found = draw_or_all(images, queries, candidates, seed)
     ks = sorted(set(ks))
     settings = {"queries": queries, "candidates": candidates, "seed": seed, "ks": ks, "top": top}
-    task = Task(out, RETRIEVAL, embedder, images, settings)
+    task = Task(out, RETRIEVAL, embedder, images, settings, spread)
     if task.finished():
         return read_evaluation(out)
     with task.writing(len(asked), _columns(ks)) as writer:

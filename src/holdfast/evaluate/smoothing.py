@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,13 @@ from holdfast.certify.smoothing.radius import printed_radius, vote_radius
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import draw_or_all, ordered_ks
-from holdfast.evaluate.folder import ROWS, SMOOTHED, Task, pending
+from holdfast.evaluate.folder import ROWS, SMOOTHED, Block, Task
 from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.spread import HERE, Spread
 from holdfast.gallery.smoothed import smoothed
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, Foreign, to_unit
 from holdfast.models.smoothed import Smoothed
-from holdfast.progress import bar
 
 Vectors = NDArray[np.float64]
 FORMS: tuple[Form, ...] = ("cdf", "half-space")
@@ -109,6 +110,7 @@ def certify_smoothed(
     ks: Sequence[int] = (1, 5),
     marks: Sequence[int] = (),
     attacks: Sequence[float] = (),
+    spread: Spread = HERE,
 ) -> SmoothedCertification:
     """Certify that a query's class stays among the top K of the smoothed search, in ℓ2, for each query.
 
@@ -117,7 +119,7 @@ def certify_smoothed(
     are smaller numbers of samples at which the same is written down; `attacks` are ℓ2 sizes within which each
     query is altered (by gradients through noisy copies) and asked again.
     """
-    labels = images.require_labels("certified recall")
+    images.require_labels("certified recall")
     asked, found = draw_or_all(images, queries, candidates, seed)
     ks = ordered_ks(ks, len(found))
     marks = tuple(sorted(set(marks)))
@@ -137,29 +139,16 @@ def certify_smoothed(
     }
     frozen = smoothed(base, smoothing)
     check_samples(smoothing, max(ks))
-    attack = NoisyAttack(frozen) if attacks else None
-    task = Task(Path(out), SMOOTHED, frozen, images, settings)
+    if attacks:
+        NoisyAttack(frozen)
+    task = Task(Path(out), SMOOTHED, frozen, images, settings, spread)
     if task.finished():
         return read_smoothed(task.folder)
     with task.writing(len(asked), _columns(ks, marks, attacks)) as writer:
         gallery = task.vectors(found).double().numpy()
-        with bar("sampling queries", len(asked), writer.done) as advance:
-            # A query is the least that a stopped run keeps: with many samples it takes minutes.
-            for _, span in pending([(None, len(asked), 1)], writer.done):
-                number = int(asked[span.start])
-                others = found != number
-                one = _Query(
-                    frozen, gallery[others], labels[found][others], int(labels[number]), ks, smoothing
-                )
-                image = to_unit(images.batch([number]))[0]
-                row: dict[str, Any] = {"query": images.ids[number], "label": int(labels[number])}
-                row |= one.row(image, marks)
-                for i, eps in enumerate(attacks):
-                    assert attack is not None
-                    altered = attack.altered(image, eps, one.gallery, one.kinds, one.kind)
-                    row |= {f"{key}_{i}": value for key, value in one.seen(altered).items()}
-                writer.append([row])
-                advance()
+        work = _Queries(frozen, images, asked, found, gallery, tuple(ks), smoothing, marks, tuple(attacks))
+        # A query is the least that a stopped run keeps: with many samples it takes minutes.
+        task.fill(writer, "sampling queries", work, [(None, len(asked), 1)])
         rows = writer.read()
         summary = {
             "certified": [asdict(line) for line in _table(rows)],
@@ -178,6 +167,40 @@ def read_smoothed(folder: Path) -> SmoothedCertification:
 def smoothed_tables(rows: Rows) -> tuple[tuple[Line, ...], tuple[AttackLine, ...]]:
     """What the rows say, rule by rule and attack by attack."""
     return _table(rows), _attack_table(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Queries:
+    """What every block of queries needs."""
+
+    embedder: Smoothed
+    images: ImageSet
+    asked: NDArray[np.int64]
+    found: NDArray[np.int64]
+    gallery: Vectors
+    ks: tuple[int, ...]
+    how: Smoothing
+    marks: tuple[int, ...]
+    attacks: tuple[float, ...]
+
+    def __call__(self, what: None, span: range) -> Block:
+        return Block([self._row(int(self.asked[i])) for i in span])
+
+    def _row(self, number: int) -> dict[str, Any]:
+        images, others = self.images, self.found != number
+        labels = images.require_labels("certified recall")
+        kinds, kind = labels[self.found][others], int(labels[number])
+        one = _Query(self.embedder, self.gallery[others], kinds, kind, self.ks, self.how)
+        image = to_unit(images.batch([number]))[0]
+        row: dict[str, Any] = {"query": images.ids[number], "label": kind, **one.row(image, self.marks)}
+        for i, eps in enumerate(self.attacks):
+            altered = self._attack.altered(image, eps, one.gallery, one.kinds, one.kind)
+            row |= {f"{key}_{i}": value for key, value in one.seen(altered).items()}
+        return row
+
+    @cached_property
+    def _attack(self) -> NoisyAttack:
+        return NoisyAttack(self.embedder)
 
 
 class _Query:

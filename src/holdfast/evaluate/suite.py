@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from holdfast.attacks import OBJECTIVES, Altered, Attack, objective
+from holdfast.attacks import OBJECTIVES, Altered, Attack, Candidates, objective
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, unknown_name
 from holdfast.evaluate.attacked import Scene, Settings, late, probe, set_scene
-from holdfast.evaluate.cases import Cases
+from holdfast.evaluate.cases import Cases, worst_of
 from holdfast.evaluate.draw import draw_or_all
-from holdfast.evaluate.folder import ROWS, SUITE, Task, pending
+from holdfast.evaluate.folder import ROWS, SUITE, Block, Task
 from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.scores import SuiteScores, score_suite
+from holdfast.evaluate.spread import HERE, Spread
 from holdfast.evaluate.trials import ATTACKS, GTT_TOP, Trials, damage, make_trials, measure, target_ids
 from holdfast.evaluate.validity import Finding, check_rows
 from holdfast.models import AnyEmbedder, Embedder
-from holdfast.progress import bar
 from holdfast.threat import Threat
 
 BLOCK = 100
@@ -71,6 +72,7 @@ def attack_suite(
     settings: Settings | None = None,
     check_black_box: int = 0,
     batch_size: int | None = None,
+    spread: Spread = HERE,
 ) -> AttackedSuite:
     """Run the attacks of ERS, or some of them, and write one row for each attack and trial into `out`.
 
@@ -98,12 +100,12 @@ def attack_suite(
         raise ConfigError(f"gtt looks at the top {GTT_TOP}, and a query has {rivals} candidates; draw more")
     probe(embedder, images, threat, settings)
     assert threat.eps is not None
-    runs = [(settings, len(asked))]
+    runs = [(settings, True, len(asked))]
     check = None
     if check_black_box and settings.optimiser != "nes":
         black = dataclasses.replace(settings, optimiser="nes")
         check = black.config(threat.eps)
-        runs.append((black, min(check_black_box, len(asked))))
+        runs.append((black, False, min(check_black_box, len(asked))))
     config = {
         "threat": str(threat),
         "attacks": names,
@@ -114,24 +116,14 @@ def attack_suite(
         "check_black_box": check_black_box,
         "check": check,
     }
-    task = Task(out, SUITE, embedder, images, config)
+    task = Task(out, SUITE, embedder, images, config, spread)
     if task.finished():
         return read_suite(out)
-    parts = [((how, name), trials, BLOCK) for how, trials in runs for name in names]
+    parts = [((how, shown, name), trials, BLOCK) for how, shown, trials in runs for name in names]
     with task.writing(len(asked), COLUMNS) as writer:
-        scene, cases = set_scene(task, asked, found), Cases(out)
-        gallery = scene.gallery
-        with bar("attacking", sum(trials for _, trials, _ in parts), writer.done) as advance:
-            for (how, name), span in pending(parts, writer.done):
-                trials = make_trials(scene, gallery, name, seed, span)
-                altered = _run(embedder, scene, trials, how, threat, seed, batch_size)
-                measured = measure(scene, trials, embedder.embed(altered.images))
-                if how is settings:
-                    hurt = damage(name, measured["before"], measured["after"])
-                    worst = hurt + 1e-6 * np.asarray(measured["shift"]) * (hurt > 0)
-                    cases.keep(name, span.start, trials.altered.tolist(), worst, altered.images)
-                writer.append(_rows(scene, trials, altered, measured, str(how.optimiser)))
-                advance(len(span), note=name)
+        work = _Suite(embedder, set_scene(task, asked, found), threat, seed, batch_size)
+        cases = Cases(out)
+        task.fill(writer, "attacking", work, parts, cases)
         rows = writer.read()
         cases.pack(names, images)
         task.finish(writer, score_suite(rows).to_json())
@@ -154,6 +146,35 @@ def chosen_attacks(attacks: str | Sequence[str]) -> list[str]:
                 raise ConfigError("er-recall is an evaluation of its own; ask for it alone")
             raise ConfigError(unknown_name("attack", name, (*ATTACKS, "ers", "er-recall")))
     return [name for name in ATTACKS if name in wanted or "ers" in wanted]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Suite:
+    """What every block of trials needs."""
+
+    embedder: AnyEmbedder
+    scene: Scene
+    threat: Threat
+    seed: int
+    batch_size: int | None
+
+    def __call__(self, what: tuple[Settings, bool, str], span: range) -> Block:
+        """Some trials of an attack, sought in this way; the worst of them are shown, or not."""
+        how, shown, name = what
+        scene, embedder = self.scene, self.embedder
+        trials = make_trials(scene, self._gallery, name, self.seed, span)
+        altered = _run(embedder, scene, trials, how, self.threat, self.seed, self.batch_size)
+        measured = measure(scene, trials, embedder.embed(altered.images))
+        worst = None
+        if shown:
+            hurt = damage(name, measured["before"], measured["after"])
+            hurt = hurt + 1e-6 * np.asarray(measured["shift"]) * (hurt > 0)
+            worst = worst_of(name, span.start, trials.altered.tolist(), hurt, altered.images)
+        return Block(_rows(scene, trials, altered, measured, str(how.optimiser)), name, worst)
+
+    @cached_property
+    def _gallery(self) -> Candidates:
+        return self.scene.gallery
 
 
 class _Directions(nn.Module):

@@ -1,11 +1,15 @@
-"""Embeddings for evaluations, kept beside their rows until they are done, and as features for metric learning."""
+"""Embeddings of an evaluation, kept beside its rows until they are done, and as features for metric learning.
+
+Also which blocks of rows are not done yet.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +18,7 @@ from torch import Tensor
 
 from holdfast.data import Dataset, ImageSet
 from holdfast.errors import DataError
+from holdfast.evaluate.spread import HERE, Spread, compute
 from holdfast.files import atomic_path, refuse_other, storage_error
 from holdfast.models import AnyEmbedder
 from holdfast.models.smoothed import at_once
@@ -22,7 +27,19 @@ from holdfast.progress import bar
 CHUNK = 512
 
 
-def embed_resumably(embedder: AnyEmbedder, images: ImageSet, path: Path) -> Tensor:
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class _Embedding:
+    embedder: AnyEmbedder
+    images: ImageSet
+
+    def __call__(self, what: None, span: range) -> Tensor:
+        return self.embedder.embed(self.images.take(np.arange(span.start, span.stop)))
+
+
+def embed_resumably(embedder: AnyEmbedder, images: ImageSet, path: Path, spread: Spread = HERE) -> Tensor:
     """The embeddings of `images`, appended to `path` chunk by chunk; chunks already there are kept."""
     n, dim, size = len(images), embedder.dim, at_once(embedder, CHUNK)
     there = path.stat().st_size // (4 * dim) if path.exists() else 0
@@ -30,16 +47,37 @@ def embed_resumably(embedder: AnyEmbedder, images: ImageSet, path: Path) -> Tens
     try:
         with open(path, "ab") as handle, bar("embedding", n, done) as advance:
             handle.truncate(4 * dim * done)
-            for first in range(done, n, size):
-                chunk = np.arange(first, min(first + size, n))
-                vectors = embedder.embed(images.take(chunk))
+
+            def keep(vectors: Tensor) -> None:
                 handle.write(vectors.numpy().astype("<f4").tobytes())
                 handle.flush()
                 os.fsync(handle.fileno())
-                advance(len(chunk))
+
+            blocks = list(pending([(None, n, size)], done))
+            compute(
+                spread,
+                _Embedding(embedder, images),
+                blocks,
+                keep,
+                lambda number, vectors: advance(len(vectors)),
+            )
     except OSError as cause:
         raise storage_error(path, cause) from cause
     return torch.from_numpy(np.fromfile(path, dtype="<f4").reshape(n, dim))
+
+
+def pending(parts: Iterable[tuple[T, int, int]], done: int) -> Iterator[tuple[T, range]]:
+    """The blocks of rows that are not done yet, for parts of (what, how many rows, rows in a block).
+
+    What is in a block depends on its place alone, so that a resumed run makes the same rows.
+    """
+    start = 0
+    for what, rows, size in parts:
+        for first in range(0, rows, size):
+            block = range(first, min(first + size, rows))
+            if start >= done:
+                yield what, block
+            start += len(block)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,10 @@ class Embedder(nn.Module):
         self.network = network
         self.flatten = nn.Flatten(1) if flatten else nn.Identity()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, perhaps in another process, looks at its own weights before it says whose they are.
+        return {**self.__dict__, "_printed": None}
+
     def features(self, images: Tensor) -> Tensor:
         """The vectors before the optional L2 normalisation: what certificates bound."""
         vectors: Tensor = self.flatten(self.network(self.normalise(images)))

@@ -46,16 +46,26 @@ class Foreign:
         self.spec = as_spec(spec)
         self.unit_norm = unit_norm
         self.name = name or getattr(function, "__qualname__", type(function).__qualname__)
-        self._function = function
+        self._function, self._source = function, source
+        self._digest = self._probe()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In another process the function is asked anew: it may find other weights there."""
+        self.__dict__.update(state)
+        self._digest = self._probe()
+
+    def _probe(self) -> str:
+        """The size of the vectors, and a hash of what the function gives for three fixed images."""
         shape = (1, *self.spec.shape)
         noise = np.random.default_rng(0).random(shape, dtype=np.float32)
         probes = np.concatenate([np.full(shape, 0.5, np.float32), noise, 1 - noise])
         seen = self(torch.from_numpy(probes))
         self.dim = seen.shape[1]
         largest = float(seen.abs().max()) or 1.0
-        self._digest = hashlib.sha256(
+        return hashlib.sha256(
             json.dumps(
-                [self.describe(), source, np.round(seen.numpy() / largest, _DIGITS).tolist()], sort_keys=True
+                [self.describe(), self._source, np.round(seen.numpy() / largest, _DIGITS).tolist()],
+                sort_keys=True,
             ).encode()
         ).hexdigest()
 

@@ -30,15 +30,34 @@ def onnx_embedder(path: Path, spec: ImageSpec | None = None, *, unit_norm: bool 
     Pixels are given in [0, 1]: a normalisation must be inside the file. `spec` is needed where the
     file leaves height and width open, and must be that of the file where it does not.
     """
-    session = _session(str(path), f"the ONNX model {path}", path)
+    function = _Function(path)
+    session = function.session
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type != "tensor(float)":
         found = ", ".join(f"{entry.type} of {list(entry.shape)}" for entry in inputs)
         raise ModelError(f"{path} must take one tensor(float) of N x C x H x W, found {found}")
-    batch, *sides = inputs[0].shape
-    name, output = inputs[0].name, session.get_outputs()[0].name
+    _, *sides = inputs[0].shape
+    return Foreign(
+        function, _spec(path, sides, spec), name=path.name, source=sha256_file(path), unit_norm=unit_norm
+    )
 
-    def run(images: Tensor) -> NDArray[Any]:
+
+class _Function:
+    """The network of a file; another process gets the file's content and opens it itself."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.session = path, _session(str(path), f"the ONNX model {path}", path)
+
+    def __getstate__(self) -> tuple[Path, bytes]:
+        return self.path, self.path.read_bytes()
+
+    def __setstate__(self, state: tuple[Path, bytes]) -> None:
+        self.path, content = state
+        self.session = _session(content, f"the ONNX model {self.path}", None)
+
+    def __call__(self, images: Tensor) -> NDArray[Any]:
+        entry, output = self.session.get_inputs()[0], self.session.get_outputs()[0].name
+        batch = entry.shape[0]
         pixels = np.ascontiguousarray(images.detach().cpu().numpy(), dtype=np.float32)
         size = batch if isinstance(batch, int) else len(pixels)
         parts = []
@@ -46,12 +65,8 @@ def onnx_embedder(path: Path, spec: ImageSpec | None = None, *, unit_norm: bool 
             part = pixels[first : first + size]
             # A file made for batches of one size gets its last one filled up.
             filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
-            parts.append(session.run([output], {name: filled})[0][: len(part)])
+            parts.append(self.session.run([output], {entry.name: filled})[0][: len(part)])
         return np.concatenate(parts)
-
-    return Foreign(
-        run, _spec(path, sides, spec), name=path.name, source=sha256_file(path), unit_norm=unit_norm
-    )
 
 
 def compiled(embedder: Embedder) -> Callable[[Tensor], Tensor]:

@@ -74,6 +74,9 @@ class Smoothed:
         self.batch_size = batch_size or max(BLOCK, min(1024, PIXELS // math.prod(base.spec.shape)))
         self._compiled: tuple[str, Callable[[Tensor], Tensor]] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_compiled": None}
+
     @property
     def spec(self) -> ImageSpec:
         return self.base.spec
