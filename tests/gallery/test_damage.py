@@ -266,7 +266,7 @@ def test_a_change_under_a_reader_without_rights_is_noticed(
     gallery.add(names(9), random(9))
     gallery.close()
     with monkeypatch.context() as without_rights:
-        without_rights.setattr(os, "access", lambda *_: False)
+        without_rights.setattr(os, "access", lambda _, mode: mode != os.W_OK)
         reader = Gallery.open(path, readonly=True)
     with reader:
         assert len(reader.search(random(1), 20)[0]) == 9

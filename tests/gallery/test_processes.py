@@ -198,6 +198,19 @@ def test_two_writers_wait_for_each_other(gallery: Gallery, path: Path) -> None:
     assert (len(gallery), gallery.verify()) == (60, [])
 
 
+def test_opening_a_gallery_twice_in_a_process_keeps_its_locks(gallery: Gallery, path: Path) -> None:
+    gallery.add(["before"], random(1))
+    log = path.with_name(path.name + "-wal")
+    with Gallery.open(path):
+        with start('Gallery.open(path).add(["theirs"], np.ones((1, 5)))', path) as other:
+            assert other.wait() == 0
+        # Without locks the other process would have taken this one's log for its own, and away.
+        assert log.exists()
+        gallery.add(["ours"], random(1))
+        with start("print(*Gallery.open(path).ids())", path) as other:
+            assert other.communicate()[0].split() == ["before", "ours", "theirs"]
+
+
 def test_a_writer_that_waits_too_long_says_so(gallery: Gallery, path: Path) -> None:
     with Gallery.open(path, wait=0.05) as other, gallery._store.write():
         with pytest.raises(GalleryError, match="is being written by another process; try again"):
