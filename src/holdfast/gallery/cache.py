@@ -35,7 +35,7 @@ import numpy as np
 from holdfast.errors import RunError, StorageError
 from holdfast.files import atomic_path, exclusive
 from holdfast.gallery import columns
-from holdfast.gallery.columns import Block, Column, Mark
+from holdfast.gallery.columns import Column, Mark
 from holdfast.gallery.exact import Floats
 from holdfast.progress import bar
 
@@ -107,30 +107,56 @@ def load(path: Path, uid: str, column: Column) -> Cached | None:
     return Cached(handle, column, *found)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """One column: what the gallery has, and the cache as it is, without the blocks that are of no use."""
+
+    column: Column
+    marks: list[Mark]
+    rows: Floats
+    """Of the old cache; none where there is none."""
+    useful: set[int]
+    count: int
+    """Of rows in the old cache; -1 where there is none."""
+
+    @property
+    def stale(self) -> int:
+        return len(self.marks) - len(self.useful)
+
+
 def write(
     path: Path, connection: sqlite3.Connection, uid: str, count: int, *, only_if_stale: bool = False
 ) -> Written:
     """Write what the cache has not, or not as the gallery has it; inside a read transaction.
 
-    Blocks that the old cache has, and that hold their checksum, are taken from it. With `only_if_stale` a
-    column is left alone as long as little of it has changed.
+    Blocks that the old cache has, and that hold their checksum, are taken from it. With `only_if_stale` the
+    cache is left alone as long as little has changed.
     """
-    wanted = [column for column in columns.declared(connection).values() if column.dtype == "<f4"]
-    done: list[Written] = []
     folder = folder_of(path)
     with exclusive(folder, "its cache is being written"):
-        for column in wanted:
-            marks = columns.marks(connection, column)
-            old = load(path, uid, column)
-            changed = [mark for mark in marks if old is None or not old.holds(mark)]
-            few = only_if_stale and len(changed) * STALE < len(marks)
-            if old is None or not (few or (not changed and old.count == count)):
-                read = _write_column(path, connection, uid, column, count, marks, old)
-                done.append(Written(len(marks), read))
-            else:
-                done.append(Written(len(marks)))
+        wanted = [column for column in columns.declared(connection).values() if column.dtype == "<f4"]
+        plans = [_plan(path, connection, uid, column, count) for column in wanted]
+        blocks, stale = sum(len(plan.marks) for plan in plans), sum(plan.stale for plan in plans)
+        todo = [plan for plan in plans if plan.stale or plan.count != count]
+        if only_if_stale and stale * STALE < blocks:
+            todo = [plan for plan in plans if plan.count < 0]
+        for plan in todo:
+            _write_column(path, connection, uid, plan, count)
     size = sum(file.stat().st_blocks * 512 for file in folder.iterdir())
-    return Written(sum(one.blocks for one in done), sum(one.read for one in done), size)
+    return Written(blocks, sum(plan.stale for plan in todo), size)
+
+
+def _plan(path: Path, connection: sqlite3.Connection, uid: str, column: Column, count: int) -> _Plan:
+    marks, old = columns.marks(connection, column), load(path, uid, column)
+    if old is None:
+        return _Plan(column, marks, np.empty((0, column.width), dtype=np.float32), set(), -1)
+    rows = old.map()
+    useful = {
+        mark.number
+        for mark in marks
+        if old.holds(mark) and column.matches(mark, _rows_of(rows, column, mark.number, count))
+    }
+    return _Plan(column, marks, rows, useful, old.count)
 
 
 def discard(path: Path) -> None:
@@ -202,16 +228,9 @@ def _aligned(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def _write_column(
-    path: Path,
-    connection: sqlite3.Connection,
-    uid: str,
-    column: Column,
-    count: int,
-    marks: list[Mark],
-    old: Cached | None,
-) -> int:
-    """Write the file of one column, and say how many blocks were read from the gallery."""
+def _write_column(path: Path, connection: sqlite3.Connection, uid: str, plan: _Plan, count: int) -> None:
+    """Write the file of one column."""
+    column = plan.column
     room = count + max(count // 4, column.block_rows)
     header = {
         "uid": uid,
@@ -220,34 +239,23 @@ def _write_column(
         "block_rows": column.block_rows,
         "count": count,
         "room": room,
-        "blocks": [(mark.number, mark.generation, mark.checksum) for mark in marks],
+        "blocks": [(mark.number, mark.generation, mark.checksum) for mark in plan.marks],
     }
     text = json.dumps(header).encode()
     offset = _aligned(_FIXED + len(text))
     fixed = _MAGIC + len(text).to_bytes(8, "little") + zlib.crc32(text).to_bytes(4, "little")
-    rows = None if old is None else old.map()
-    read = 0
     with (
         atomic_path(_file(path, column)) as temporary,
         open(temporary, "wb") as handle,
-        bar(f"cache of {column.kind}", len(marks)) as advance,
+        bar(f"cache of {column.kind}", len(plan.marks)) as advance,
     ):
         handle.write(fixed + text)
-        for mark in marks:
-            block = _block(rows, old, column, mark, count)
-            if block is None:
-                block = columns.read(connection, column, mark.number)
-                read += 1
-            handle.seek(offset + 4 * column.width * column.block_rows * mark.number)
-            handle.write(np.ascontiguousarray(block.rows).data)
+        for number in (mark.number for mark in plan.marks):
+            if number in plan.useful:
+                rows = _rows_of(plan.rows, column, number, count)
+            else:
+                rows = columns.read(connection, column, number).rows
+            handle.seek(offset + 4 * column.width * column.block_rows * number)
+            handle.write(np.ascontiguousarray(rows).data)
             advance(1)
         handle.truncate(offset + 4 * column.width * room)
-    return read
-
-
-def _block(rows: Floats | None, old: Cached | None, column: Column, mark: Mark, count: int) -> Block | None:
-    """A block as the old cache has it, if that is how the gallery has it."""
-    if rows is None or old is None or not old.holds(mark):
-        return None
-    found = _rows_of(rows, column, mark.number, count)
-    return Block(mark.number, found, mark.max_norm) if column.matches(mark, found) else None
