@@ -72,9 +72,9 @@ def write(path: Path, one: Process) -> None:
     """Write for as long as the process lives."""
     rng = random.Random(f"{one.name} {one.life}")
     handle = os.open(one.notes, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC)
-    mine, step = list(one.before), one.life * 100_000
+    mine, step, parent = list(one.before), one.life * 100_000, os.getppid()
     with Gallery.open(path) as gallery:
-        while True:
+        while os.getppid() == parent:
             step += 1
             if mine and rng.random() < 0.45:
                 gone = rng.sample(mine, rng.randint(1, len(mine)))
@@ -96,9 +96,9 @@ def write(path: Path, one: Process) -> None:
 
 def read(path: Path, one: Process) -> None:
     """Search and write the cache for as long as the process lives; an answer that contradicts itself ends it."""
-    rng = random.Random(one.life)
+    rng, parent = random.Random(one.life), os.getppid()
     with Gallery.open(path, readonly=True) as gallery:
-        while True:
+        while os.getppid() == parent:
             if len(gallery):
                 (hits,) = gallery.search(np.zeros(DIM, dtype=np.float32), 500)
                 for hit in hits.hits:
@@ -120,6 +120,16 @@ def start(path: Path, one: Process) -> None:
         print(f"process '{one.name}' failed: {cause!r}", file=sys.stderr, flush=True)
     finally:
         os._exit(1)
+
+
+def kill(one: Process) -> bool:
+    """Kill a process, and say whether it was still alive."""
+    pid, one.pid = one.pid, 0
+    alive = bool(pid) and os.waitpid(pid, os.WNOHANG) == (0, 0)
+    if alive:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return alive
 
 
 def content(gallery: Gallery) -> Content:
@@ -179,13 +189,11 @@ def main() -> int:
             for number in range(chosen.kills):
                 time.sleep(moments.uniform(0, chosen.longest))
                 victim = moments.choices(processes, weights=[2, 2, 1])[0]
-                if os.waitpid(victim.pid, os.WNOHANG) != (0, 0):
+                if kill(victim):
+                    killed[victim.name] += 1
+                else:
                     failed += 1
                     print(f"process '{victim.name}' had ended by itself")
-                else:
-                    os.kill(victim.pid, signal.SIGKILL)
-                    os.waitpid(victim.pid, 0)
-                    killed[victim.name] += 1
                 wrong, found = compare(path, writers)
                 failed += bool(wrong)
                 for line in wrong:
@@ -199,8 +207,7 @@ def main() -> int:
                 start(path, victim)
         finally:
             for one in processes:
-                os.kill(one.pid, signal.SIGKILL)
-                os.waitpid(one.pid, 0)
+                kill(one)
         wrong, _ = compare(path, writers)
         failed += bool(wrong)
         print("\n".join(wrong), end="\n" if wrong else "")

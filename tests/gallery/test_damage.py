@@ -246,6 +246,21 @@ def test_a_read_only_folder_can_be_searched(locked: Path) -> None:
     assert [file.name for file in locked.parent.iterdir()] == [locked.name]
 
 
+def test_a_read_only_file_can_be_searched_without_being_asked_for_as_such(locked: Path) -> None:
+    locked.parent.chmod(0o777)
+    script = """
+gallery = Gallery.open(path)
+print(gallery.search(np.arange(5), 2)[0].hits[0].id)
+try:
+    gallery.add(["x"], np.ones((1, 5)))
+except StorageError as error:
+    print(error)
+"""
+    first, second = child(script, locked).splitlines()
+    assert first == "image-0000"
+    assert "it is read-only: check its permissions" in second
+
+
 def test_writing_in_a_read_only_folder_says_why_not(locked: Path) -> None:
     script = """
 for action in (lambda: Gallery.open(path).add(["x"], np.ones((1, 5))),

@@ -229,8 +229,9 @@ class Store:
         self._check_open()
         if self._idle:
             return self._idle.pop()
-        connection, frozen = database.connect(self.path, readonly=True, timeout=self._wait)
+        connection, frozen = database.connect(self.path, readonly=self._readonly, timeout=self._wait)
         try:
+            connection.execute("PRAGMA query_only = 1")
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # opens the file
             if self._moved() or frozen != self._frozen:
                 raise GalleryError(f"{self.path} was replaced or changed by its owner; open it again")
