@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -56,7 +56,7 @@ _WAL_LIMIT = 1 << 26
 
 
 def kind_of(path: Path) -> FileKind:
-    """What is at `path`, told from its header; nothing is locked, recovered or written.
+    """What is at `path`, told from its header; nothing is written.
 
     SQLite reads the header, not this program: when a process closes a file that it has read itself, the
     system drops the locks of all its connections to it, and another process would take the log away.
@@ -72,14 +72,21 @@ def kind_of(path: Path) -> FileKind:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as cause:
         raise GalleryError(f"could not read {path}: {cause.strerror or cause}") from cause
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     try:
-        found = connection.execute("PRAGMA application_id").fetchone()
+        return "gallery" if _mark(path, "mode=ro&immutable=1") == APPLICATION_ID else "foreign"
+    except sqlite3.DatabaseError as cause:
+        if getattr(cause, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
+            return "foreign"
+    # Maybe the log is being merged, or a process was killed at it: the first page is ahead of the rest.
+    try:
+        return "gallery" if _mark(path, "mode=ro") == APPLICATION_ID else "foreign"
     except sqlite3.DatabaseError:
-        return "foreign"
-    finally:
-        connection.close()
-    return "gallery" if found == (APPLICATION_ID,) else "foreign"
+        return "gallery"  # too damaged to tell, as opening it will say
+
+
+def _mark(path: Path, way: str) -> int:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as connection:
+        return int(connection.execute("PRAGMA application_id").fetchone()[0])
 
 
 def connect(path: Path, *, readonly: bool, timeout: float) -> tuple[sqlite3.Connection, bool]:
