@@ -13,12 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from gallery_reference import DIM, EMBEDDER, names, random, ranking, told
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from PIL import Image
 
 from holdfast.gallery import Boxes, Gallery, cache, columns, verify_file
+from holdfast.models import wrap
+from holdfast.workflow import open_and_index
 
 EPS = 0.1
 COUNT = 42
@@ -130,6 +134,31 @@ def test_a_large_gallery_gets_one_by_itself(
     written = gallery.refresh_cache()
     assert written is not None
     assert written.read == 3
+
+
+def test_indexing_writes_the_cache_and_can_do_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for shade in (0, 90, 200):
+        Image.new("L", (8, 8), shade).save(pictures / f"{shade}.png")
+    embedder = wrap(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4)).eval(), (1, 8, 8))
+    for name, automatic, said in (
+        ("small", 1 << 20, ""),
+        ("large", 1, "cache: "),
+        ("taken", 1, "the cache was not written: "),
+    ):
+        out = tmp_path / f"{name}.gallery"
+        monkeypatch.setattr(cache, "AUTOMATIC", automatic)
+        if name == "taken":
+            cache.folder_of(out).touch()
+        gallery, done = open_and_index(embedder, pictures, out)
+        with gallery:
+            assert (len(gallery), gallery.verify()) == (3, [])
+        assert done.cache.startswith(said)
+        assert bool(done.cache) == bool(said)
+        assert bool(files(out)) == (name == "large")
 
 
 @pytest.mark.parametrize("column", range(4))
