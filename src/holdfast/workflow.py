@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.certify.smoothing import Smoothing
 from holdfast.data import read_image
-from holdfast.errors import GalleryError
+from holdfast.errors import GalleryError, RunError, StorageError
 from holdfast.gallery import Gallery, Hits
 from holdfast.gallery.indexing import Indexed, as_stored, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
@@ -99,6 +99,7 @@ def open_and_index(
     try:
         done = index_images(embedder, images, gallery, prefix=prefix, prune=prune, boxes=boxes)
         done.certificates = recheck(gallery)
+        done.cache = _refreshed(gallery)
         return gallery, done
     except BaseException:
         empty = len(gallery) == 0
@@ -123,6 +124,17 @@ def _under(embedder: AnyEmbedder, path: Path | None, metric: Metric | None) -> A
     if asked is None:
         return embedder
     return as_stored(embedder, EmbedderInfo(embedder.fingerprint(), {"metric": asked}))
+
+
+def _refreshed(gallery: Gallery) -> str:
+    """Bring the cache of a large gallery up to date; the gallery is whole without it, so no failure counts."""
+    try:
+        written = gallery.refresh_cache()
+    except (StorageError, RunError) as cause:
+        return f"the cache was not written: {cause}"
+    if written is None:
+        return ""
+    return f"cache: {written.bytes / 1e6:,.0f} MB, {written.read:,} of {written.blocks:,} blocks new"
 
 
 def _as_stored(path: Path, asked: Smoothing | None) -> Smoothing | None:

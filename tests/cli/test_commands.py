@@ -115,6 +115,26 @@ def test_a_tar_is_indexed_and_its_pictures_are_shown(shop, tmp_path):
     assert (tmp_path / "h.html").read_text().count("data:image/") == 4
 
 
+def test_gallery_cache_and_snapshot(shop, tmp_path):
+    gallery, copy = tmp_path / "g.gallery", tmp_path / "copy.gallery"
+    shutil.copy(shop.gallery, gallery)
+    made = json.loads(holdfast("gallery", "cache", gallery, "--json").out)
+    assert made["read"] == made["blocks"] > 0
+    assert f"0 of {made['blocks']} blocks new" in holdfast("gallery", "cache", gallery).out
+    done = json.loads(holdfast("gallery", "snapshot", gallery, copy, "--json").out)
+    assert (done["images"], done["bytes"]) == (60, copy.stat().st_size)
+    assert verify_file(copy) == []
+    again = holdfast("gallery", "snapshot", gallery, copy)
+    assert (again.code, len(again.err.splitlines())) == (2, 1)
+    assert "is there already; choose another name" in again.err
+    vectors = next((tmp_path / "g.gallery-cache").glob("vector.f4"))
+    content = bytearray(vectors.read_bytes())
+    content[5000] ^= 1
+    vectors.write_bytes(content)
+    damaged = holdfast("gallery", "verify", gallery)
+    assert (damaged.code, "the cache of column 'vector' is damaged" in damaged.out) == (1, True)
+
+
 def test_gallery_remove_and_compact(shop, tmp_path):
     gallery = tmp_path / "g.gallery"
     shutil.copy(shop.gallery, gallery)

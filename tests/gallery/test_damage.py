@@ -246,6 +246,21 @@ def test_a_read_only_folder_can_be_searched(locked: Path) -> None:
     assert [file.name for file in locked.parent.iterdir()] == [locked.name]
 
 
+def test_a_read_only_file_can_be_searched_without_being_asked_for_as_such(locked: Path) -> None:
+    locked.parent.chmod(0o777)
+    script = """
+gallery = Gallery.open(path)
+print(gallery.search(np.arange(5), 2)[0].hits[0].id)
+try:
+    gallery.add(["x"], np.ones((1, 5)))
+except StorageError as error:
+    print(error)
+"""
+    first, second = child(script, locked).splitlines()
+    assert first == "image-0000"
+    assert "it is read-only: check its permissions" in second
+
+
 def test_writing_in_a_read_only_folder_says_why_not(locked: Path) -> None:
     script = """
 for action in (lambda: Gallery.open(path).add(["x"], np.ones((1, 5))),
@@ -266,7 +281,7 @@ def test_a_change_under_a_reader_without_rights_is_noticed(
     gallery.add(names(9), random(9))
     gallery.close()
     with monkeypatch.context() as without_rights:
-        without_rights.setattr(os, "access", lambda *_: False)
+        without_rights.setattr(os, "access", lambda _, mode: mode != os.W_OK)
         reader = Gallery.open(path, readonly=True)
     with reader:
         assert len(reader.search(random(1), 20)[0]) == 9

@@ -124,6 +124,26 @@ def test_a_creation_killed_at_any_moment_can_be_made_again(path: Path) -> None:
         path.unlink()
 
 
+def test_a_process_killed_while_it_merged_the_log(path: Path, tmp_path: Path) -> None:
+    """The first page is merged first: it counts pages that only the log has."""
+    image = tmp_path / "image.gallery"
+    with Gallery.create(path, dim=DIM, embedder=EMBEDDER) as gallery:
+        gallery._store.connection.execute("PRAGMA wal_autocheckpoint = 0")
+        gallery.add(names(20_000), random(20_000))
+        content = bytearray(subprocess.run(["cat", path], capture_output=True, check=True).stdout)
+        log = subprocess.run(["cat", f"{path}-wal"], capture_output=True, check=True).stdout
+    size = int.from_bytes(log[8:12], "big")
+    frames = [log[at : at + 24 + size] for at in range(32, len(log), 24 + size)]
+    merged = [frame[24:] for frame in frames if int.from_bytes(frame[:4], "big") == 1]
+    assert merged
+    content[:size] = merged[-1]
+    image.write_bytes(content)
+    image.with_name(image.name + "-wal").write_bytes(log)
+    with Gallery.open(image) as gallery:
+        assert len(gallery.search(random(1, 1), 30_000)[0]) == 20_000
+        assert gallery.verify() == []
+
+
 def test_readers_see_whole_commits_while_another_process_writes(gallery: Gallery, path: Path) -> None:
     script = """
     gallery = Gallery.open(path)
@@ -196,6 +216,19 @@ def test_two_writers_wait_for_each_other(gallery: Gallery, path: Path) -> None:
     with start(script, path, "a") as one, start(script, path, "b") as other:
         assert (one.wait(), other.wait()) == (0, 0)
     assert (len(gallery), gallery.verify()) == (60, [])
+
+
+def test_opening_a_gallery_twice_in_a_process_keeps_its_locks(gallery: Gallery, path: Path) -> None:
+    gallery.add(["before"], random(1))
+    log = path.with_name(path.name + "-wal")
+    with Gallery.open(path):
+        with start('Gallery.open(path).add(["theirs"], np.ones((1, 5)))', path) as other:
+            assert other.wait() == 0
+        # Without locks the other process would have taken this one's log for its own, and away.
+        assert log.exists()
+        gallery.add(["ours"], random(1))
+        with start("print(*Gallery.open(path).ids())", path) as other:
+            assert other.communicate()[0].split() == ["before", "ours", "theirs"]
 
 
 def test_a_writer_that_waits_too_long_says_so(gallery: Gallery, path: Path) -> None:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from holdfast.gallery import Gallery
     from holdfast.models import AnyEmbedder
 
-app = typer.Typer(help="Galleries: info, certificates, verify, remove, compact.", no_args_is_help=True)
+app = typer.Typer(
+    help="Galleries: info, certificates, verify, remove, compact, cache, snapshot.", no_args_is_help=True
+)
 
 Path_ = Annotated[Path, typer.Argument(metavar="GALLERY", help="A gallery made by 'holdfast index'.")]
 
@@ -192,3 +194,48 @@ def compact(path: Path_, json: Json = False) -> None:
 def _metric(kept: dict[str, Any] | None) -> str | None:
     """A metric in a few words."""
     return None if kept is None else f"{kept['method'] or 'a metric'}, {kept['rank']} × {kept['features']}"
+
+
+@app.command()
+def cache(path: Path_, json: Json = False) -> None:
+    """Write the mapped cache beside a gallery, or bring it up to date: a large one then opens at once.
+
+    Only what changed is read. A cache never changes an answer; delete its folder whenever you like.
+    """
+    from holdfast.gallery import Gallery
+    from holdfast.gallery.cache import folder_of
+
+    with Gallery.open(path, readonly=True) as gallery:
+        written = gallery.write_cache()
+    if json:
+        print_json({"gallery": path, "cache": folder_of(path), **asdict(written)})
+        return
+    print(
+        f"{folder_of(path)}: {written.bytes / 1e6:,.1f} MB, {written.read:,} of {written.blocks:,} blocks new"
+    )
+
+
+@app.command()
+def snapshot(
+    path: Path_,
+    out: Annotated[Path, typer.Argument(help="The copy; nothing that is there is overwritten.")],
+    json: Json = False,
+) -> None:
+    """Copy a gallery as it is at this moment, while others may write it; the copy is verified."""
+    from holdfast.gallery import Gallery
+
+    with Gallery.open(path, readonly=True) as gallery:
+        made = gallery.copy_to(out)
+    size = out.stat().st_size
+    if json:
+        print_json(
+            {
+                "gallery": path,
+                "snapshot": out,
+                "images": made.count,
+                "generation": made.generation,
+                "bytes": size,
+            }
+        )
+        return
+    print(f"{out}: {made.count:,} images, {size / 1e6:,.1f} MB, sound")

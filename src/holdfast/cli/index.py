@@ -83,6 +83,7 @@ def index(
                 "skipped": [{"id": s.id, "reason": s.reason} for s in done.skipped],
                 "boxes": done.boxes,
                 "certificates": asdict(done.certificates),
+                "cache": done.cache or None,
             }
         )
         return
@@ -92,6 +93,8 @@ def index(
     )
     if done.boxes:
         print(f"boxes of altered candidates: {', '.join(f'linf:{eps:g}' for eps in done.boxes)}")
+    if done.cache:
+        print(done.cache)
     print_rechecked(done.certificates)
 
 

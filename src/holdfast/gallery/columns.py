@@ -35,6 +35,16 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """What the file says of a block without its rows: which write it is of, its checksum and largest norm."""
+
+    number: int
+    generation: int
+    checksum: int
+    max_norm: float
+
+
+@dataclass(frozen=True)
 class Column:
     """Rows of `width` numbers of `dtype` (little endian), `block_rows` of them in a block."""
 
@@ -62,7 +72,12 @@ class Column:
             raise DamageError(f"block {number} of column '{self.kind}' is not what was written")
         return Block(number, np.frombuffer(data, dtype=self.dtype).reshape(-1, self.width), max_norm)
 
-    def checksum(self, number: int, max_norm: float, data: bytes) -> int:
+    def matches(self, mark: Mark, rows: Rows) -> bool:
+        """Whether these rows are what was written as the block of `mark`."""
+        data = np.ascontiguousarray(rows).view(np.uint8).data
+        return self.checksum(mark.number, mark.max_norm, data) == mark.checksum
+
+    def checksum(self, number: int, max_norm: float, data: bytes | memoryview) -> int:
         """A CRC-32 over the data, its place and its norm: searches rely on all three."""
         return zlib.crc32(data, zlib.crc32(f"{self.kind} {number} {max_norm!r}".encode()))
 
@@ -87,6 +102,23 @@ def changed_since(connection: sqlite3.Connection, column: Column, generation: in
     )
     for row in found:
         yield column.decode(*row)
+
+
+def marks(connection: sqlite3.Connection, column: Column) -> list[Mark]:
+    """What the file says of every block of a column, in order."""
+    found = connection.execute(
+        "SELECT block, generation, checksum, max_norm FROM blocks WHERE kind = ? ORDER BY block",
+        (column.kind,),
+    )
+    return [Mark(*row) for row in found]
+
+
+def read(connection: sqlite3.Connection, column: Column, number: int) -> Block:
+    """One block of a column, which has it."""
+    found = _found(connection, column, number)
+    if found is None:
+        raise DamageError(f"block {number} of column '{column.kind}' is missing")
+    return found
 
 
 def gather(connection: sqlite3.Connection, column: Column, slots: NDArray[np.int64]) -> Rows:
@@ -140,11 +172,16 @@ def _by_block(column: Column, slots: NDArray[np.int64]) -> Iterator[tuple[int, N
 
 
 def _read(connection: sqlite3.Connection, column: Column, number: int) -> Rows:
+    found = _found(connection, column, number)
+    return np.empty((0, column.width), dtype=column.dtype) if found is None else found.rows
+
+
+def _found(connection: sqlite3.Connection, column: Column, number: int) -> Block | None:
     found = connection.execute(
         "SELECT block, checksum, max_norm, data FROM blocks WHERE kind = ? AND block = ?",
         (column.kind, number),
     ).fetchone()
-    return np.empty((0, column.width), dtype=column.dtype) if found is None else column.decode(*found).rows
+    return None if found is None else column.decode(*found)
 
 
 def _write(connection: sqlite3.Connection, column: Column, number: int, rows: Rows, generation: int) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -55,21 +56,37 @@ _WAL_LIMIT = 1 << 26
 
 
 def kind_of(path: Path) -> FileKind:
-    """What is at `path`, told from its first bytes alone; nothing is opened as a database."""
+    """What is at `path`, told from its header; nothing is written.
+
+    SQLite reads the header, not this program: when a process closes a file that it has read itself, the
+    system drops the locks of all its connections to it, and another process would take the log away.
+    """
     try:
         if not path.exists():
             return "missing"
         if not path.is_file():
             return "foreign"
-        with open(path, "rb") as handle:
-            header = handle.read(100)
+        if not path.stat().st_size:
+            return "empty"
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as cause:
         raise GalleryError(f"could not read {path}: {cause.strerror or cause}") from cause
-    if not header:
-        return "empty"
-    if header[:16] != b"SQLite format 3\0" or int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        return "foreign"
-    return "gallery"
+    try:
+        return "gallery" if _mark(path, "mode=ro&immutable=1") == APPLICATION_ID else "foreign"
+    except sqlite3.DatabaseError as cause:
+        if getattr(cause, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
+            return "foreign"
+    # Maybe the log is being merged, or a process was killed at it: the first page is ahead of the rest.
+    try:
+        return "gallery" if _mark(path, "mode=ro") == APPLICATION_ID else "foreign"
+    except sqlite3.DatabaseError:
+        return "gallery"  # too damaged to tell, as opening it will say
+
+
+def _mark(path: Path, way: str) -> int:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as connection:
+        return int(connection.execute("PRAGMA application_id").fetchone()[0])
 
 
 def connect(path: Path, *, readonly: bool, timeout: float) -> tuple[sqlite3.Connection, bool]:

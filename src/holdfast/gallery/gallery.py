@@ -6,6 +6,7 @@ import operator
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from numpy.typing import ArrayLike
 
 from holdfast.errors import GalleryError
 from holdfast.gallery import boxes as box_columns
-from holdfast.gallery import check, columns, database, items, kept, writing
+from holdfast.gallery import cache, check, columns, copying, database, items, kept, writing
 from holdfast.gallery.boxes import Boxes
+from holdfast.gallery.cache import Written
 from holdfast.gallery.exact import Doubles, Floats, Scan, Slots, nearest
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.ranking import Ranked, hits, rank
@@ -31,7 +33,8 @@ class Gallery:
     Each write is one transaction, on the disk when the call returns; a process killed at any moment
     loses nothing committed. Any number of processes read while one writes, and each call sees the
     newest committed state; they share a machine, since locks over a network cannot be relied on.
-    Threads may share one object. Made by `create` and `open`.
+    Threads may share one object: they read side by side, also while one of them writes. Made by
+    `create` and `open`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -62,6 +65,7 @@ class Gallery:
     ) -> Gallery:
         """The gallery at `path`, its vectors read, checked against their checksums, and ready to search.
 
+        Where it has a cache (`write_cache`) they are mapped instead, and checked when first used.
         With `embedder` given, a gallery made by another one is refused: its distances would mean nothing.
         """
         return cls(open_store(Path(path), embedder=embedder, readonly=readonly, wait=wait))
@@ -77,7 +81,10 @@ class Gallery:
         self.close()
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """All reads inside the block see one committed state, so slots keep their meaning across calls."""
+        """All reads of this thread inside the block see one committed state, so slots keep their meaning.
+
+        Other threads and processes may write meanwhile.
+        """
         return self._store.read()
 
     def check_embedder(self, embedder: EmbedderInfo) -> None:
@@ -113,18 +120,13 @@ class Gallery:
     def vectors_at(self, slots: Slots) -> Floats:
         """The vectors in these slots, in that order, as a copy; slots are those of the same `snapshot`."""
         with self.snapshot():
-            return self._store.memory.rows[slots]
+            return self._store.gather(writing.VECTOR, slots)
 
     def boxes_at(self, eps: float, slots: Slots) -> Boxes:
         """The boxes for `eps` of the candidates in these slots; slots are those of the same `snapshot`."""
         with self.snapshot():
-            parts = (
-                columns.gather(
-                    self._store.connection, self._store.declared(box_columns.kind(part, eps)), slots
-                )
-                for part in (box_columns.CENTRE, box_columns.RADIUS)
-            )
-            return Boxes(*parts)
+            parts = (box_columns.CENTRE, box_columns.RADIUS)
+            return Boxes(*(self._store.gather(box_columns.kind(part, eps), slots) for part in parts))
 
     @property
     def max_norm(self) -> float:
@@ -283,15 +285,39 @@ class Gallery:
 
     def compact(self) -> None:
         """Give the space of removed candidates back to the disk; needs room for a copy meanwhile."""
-        with self._store.alone(), database.writing(self.path):
-            self._store.check_writable()
-            self._store.connection.execute("VACUUM")
-            self._store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with self._store.alone() as connection, database.writing(self.path):
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def write_cache(self) -> Written:
+        """Bring the mapped cache beside the gallery up to date, or make it; galleries opened from then on use it.
+
+        A cache never changes an answer, only how soon it is there (see `holdfast.gallery.cache`).
+        """
+        with self.snapshot():
+            return cache.write(self.path, self._store.connection, self.info.uid, self.info.count)
+
+    def refresh_cache(self) -> Written | None:
+        """As `write_cache`, where it is worth it: the gallery is large or has one, and much has changed."""
+        with self.snapshot():
+            info = self.info
+            if 4 * info.dim * info.count < cache.AUTOMATIC and not cache.folder_of(self.path).is_dir():
+                return None
+            return cache.write(self.path, self._store.connection, info.uid, info.count, only_if_stale=True)
+
+    def copy_to(self, out: str | Path) -> GalleryInfo:
+        """A consistent copy at `out`, where nothing is yet, while others write; what the copy says of itself.
+
+        It is read whole and compared before it gets its name.
+        """
+        with self.snapshot():
+            copying.copy(self._store.connection, Path(out))
+            return replace(self.info, path=Path(out))
 
     def verify(self) -> list[str]:
         """Read everything and compare; one line for each problem found, none if the gallery is sound."""
-        with self._store.alone():
-            return check.problems(self._store.connection)
+        with database.reading(self.path), self._store.lent() as connection:
+            return check.problems(connection) or list(cache.problems(self.path, connection))
 
     def _matrix(self, values: ArrayLike, what: str) -> Floats:
         return writing.matrix(values, self._store.column.width, what)
@@ -331,7 +357,7 @@ def verify_file(path: str | Path) -> list[str]:
     """What `Gallery.verify` says of the file at `path`, also where it is too damaged to open."""
     try:
         with opened(Path(path), readonly=True, wait=WAIT) as (connection, _):
-            found = check.problems(connection)
+            found = check.problems(connection) or list(cache.problems(Path(path), connection))
             connection.close()
             return found
     except GalleryError as cause:

@@ -46,6 +46,8 @@ class Indexed:
     """For which eps every candidate now has a box."""
     certificates: Rechecked = field(default_factory=Rechecked)
     """What became of the certificates that the gallery keeps."""
+    cache: str = ""
+    """What became of the cache beside the gallery, in a line; nothing where none is worth it."""
 
 
 @dataclass(frozen=True)

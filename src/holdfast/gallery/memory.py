@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from holdfast.gallery.columns import Column, changed_since
+from holdfast.gallery import columns
+from holdfast.gallery.cache import Cached
+from holdfast.gallery.columns import Block, Column, Mark, changed_since
 from holdfast.gallery.database import DamageError
-from holdfast.gallery.exact import Floats
+from holdfast.gallery.exact import Floats, Slots
+
+_THREADS = 4
+_MANY = 64
+"""Blocks from which on comparing checksums is worth threads."""
 
 
 class Memory:
-    """A copy of a float32 column that re-reads only the blocks changed since it last looked."""
+    """A copy of a float32 column that re-reads only the blocks changed since it last looked.
 
-    def __init__(self, column: Column) -> None:
+    With a cache it begins as a private mapping of it. A block of the cache that claims to be what the gallery
+    has is `pending` until its checksum has been compared: `check` does that, and reads the gallery's where they
+    differ. Rows are only to be used once they are checked.
+    """
+
+    def __init__(self, column: Column, cached: Cached | None = None) -> None:
         self._column = column
-        self._rows: Floats = np.empty((0, column.width), dtype=np.float32)
-        self._norms = np.empty(0, dtype=np.float64)
+        self._cached = cached
+        self._rows: Floats = np.empty((0, column.width), dtype=np.float32) if cached is None else cached.map()
+        self._norms = np.zeros(column.blocks_for(len(self._rows)), dtype=np.float64)
         self._count = 0
         self._generation = -1
+        self._pending: dict[int, Mark] = {}
+        self._own: set[int] = set()  # blocks that are not as in the cache
+        self._shared = False
+        self.mapped = cached is not None
+        """Whether the rows are a mapping of the cache, and not memory of this process alone."""
 
     @property
     def rows(self) -> Floats:
@@ -31,33 +52,114 @@ class Memory:
         """At least the norm of each row."""
         return float(self._norms[: self._column.blocks_for(self._count)].max(initial=0.0))
 
+    def fork(self) -> Memory:
+        """Another memory in the same state; from now on neither changes what the other shows."""
+        other = copy.copy(self)
+        other._norms, other._pending, other._own = self._norms.copy(), self._pending.copy(), self._own.copy()
+        self._shared = other._shared = True
+        return other
+
     def follow(self, connection: sqlite3.Connection, count: int, generation: int) -> None:
         """Bring memory to the state of the file, whose meta says `count` and `generation`."""
         if generation == self._generation:
             return
-        rows, norms = self._rows, self._norms
-        if count > len(rows):
-            rows, norms = self._grown(count)
-        per_block = self._column.block_rows
-        filled = self._count
-        for block in changed_since(connection, self._column, self._generation):
-            start, stop = block.number * per_block, block.number * per_block + len(block.rows)
-            if stop > count or start > filled or len(block.rows) < min(per_block, count - start):
+        if count > len(self._rows):
+            self._grow(count)
+        column, filled = self._column, self._count
+        if self._generation < 0 and self._cached is not None:
+            blocks, filled = self._adopted(connection, count), count
+        else:
+            blocks = changed_since(connection, column, self._generation)
+        for block in blocks:
+            start, stop = self._place(block.number, count)
+            if len(block.rows) != stop - start or start > filled:
                 raise DamageError(
-                    f"{count} items, but column '{self._column.kind}' has rows {start} to {stop}"
+                    f"{count} items, but column '{column.kind}' has rows {start} to {start + len(block.rows)}"
                 )
-            rows[start:stop] = block.rows
-            norms[block.number] = block.max_norm
+            self._put(block, start, stop)
             filled = max(filled, stop)
         if filled < count:
-            raise DamageError(f"{count} items, but column '{self._column.kind}' has only {filled} rows")
-        self._rows, self._norms, self._count, self._generation = rows, norms, count, generation
+            raise DamageError(f"{count} items, but column '{column.kind}' has only {filled} rows")
+        self._pending = {n: mark for n, mark in self._pending.items() if n < column.blocks_for(count)}
+        self._count, self._generation = count, generation
 
-    def _grown(self, count: int) -> tuple[Floats, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    def check(self, connection: sqlite3.Connection, slots: Slots | None = None) -> None:
+        """Compare the pending blocks of these slots (None: all) with their checksums, before they are used.
+
+        The transaction of `connection` is one of the state that this memory follows.
+        """
+        if not self._pending:
+            return
+        wanted = set(self._pending)
+        if slots is not None:
+            wanted &= set(np.unique(slots // self._column.block_rows).tolist())
+        marks = [self._pending[number] for number in sorted(wanted)]
+        for mark, sound in zip(marks, self._sound(marks), strict=True):
+            if not sound:
+                block = columns.read(connection, self._column, mark.number)
+                start, stop = self._place(mark.number, self._count)
+                if len(block.rows) != stop - start:
+                    raise DamageError(f"block {mark.number} of column '{self._column.kind}' is too short")
+                self._put(block, start, stop)
+            self._pending.pop(mark.number, None)
+
+    def _adopted(self, connection: sqlite3.Connection, count: int) -> Iterator[Block]:
+        """The blocks that the cache does not have as the gallery does; those that it has become pending."""
+        marks = columns.marks(connection, self._column)
+        if [mark.number for mark in marks] != list(range(self._column.blocks_for(count))):
+            raise DamageError(f"{count} items, but column '{self._column.kind}' has {len(marks)} blocks")
+        for mark in marks:
+            if self._cached is not None and self._cached.holds(mark):
+                self._pending[mark.number] = mark
+                self._norms[mark.number] = mark.max_norm
+            else:
+                yield columns.read(connection, self._column, mark.number)
+
+    def _sound(self, marks: list[Mark]) -> list[bool]:
+        """For each of these blocks whether its rows match its checksum."""
+
+        def sound(mark: Mark) -> bool:
+            start, stop = self._place(mark.number, self._count)
+            return self._column.matches(mark, self._rows[start:stop])
+
+        if len(marks) < _MANY:
+            return [sound(mark) for mark in marks]
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+            return list(pool.map(sound, marks))
+
+    def _place(self, number: int, count: int) -> tuple[int, int]:
+        """The rows of a block: from the first to before the last."""
+        start = number * self._column.block_rows
+        return start, max(start, min(start + self._column.block_rows, count))
+
+    def _put(self, block: Block, start: int, stop: int) -> None:
+        if self._shared:
+            self._separate()
+        self._rows[start:stop] = block.rows
+        self._norms[block.number] = block.max_norm
+        self._own.add(block.number)
+        self._pending.pop(block.number, None)
+
+    def _separate(self) -> None:
+        """Rows that no other memory shows; of a mapping only those that are not as in the cache are copied."""
+        if self._cached is None or not self.mapped:
+            self._rows = self._rows.copy()
+        else:
+            rows = self._cached.map()
+            for number in self._own:
+                start, stop = self._place(number, len(rows))
+                rows[start:stop] = self._rows[start:stop]
+            self._rows = rows
+        self._shared = False
+
+    def _grow(self, count: int) -> None:
         """Room for `count` rows: exactly that the first time, with some to spare after."""
-        size = count if not self._count else max(count, len(self._rows) * 5 // 4)
+        first = self._generation < 0
+        size = count if first else max(count, len(self._rows) * 5 // 4)
         rows = np.empty((size, self._column.width), dtype=np.float32)
-        rows[: self._count] = self._rows[: self._count]
+        kept = min(len(self._rows), count) if first else self._count
+        rows[:kept] = self._rows[:kept]
         norms = np.zeros(self._column.blocks_for(size), dtype=np.float64)
         norms[: len(self._norms)] = self._norms
-        return rows, norms
+        self._rows, self._norms = rows, norms
+        self._shared = self.mapped = False

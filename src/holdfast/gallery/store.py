@@ -1,4 +1,4 @@
-"""The file of a gallery while it is open: its transactions, and its vectors in memory."""
+"""The file of a gallery while it is open: its transactions, and its columns in memory."""
 
 from __future__ import annotations
 
@@ -9,61 +9,98 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import boxes, columns, database
+from holdfast.gallery import boxes, cache, columns, database
 from holdfast.gallery.database import DamageError
-from holdfast.gallery.exact import Floats
+from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.memory import Memory
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo
+from holdfast.gallery.view import View
 from holdfast.gallery.writing import VECTOR
+
+_IDLE = 8
+"""Connections that are kept for the next reads."""
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What a thread is in the middle of: a read of the state of `view`, or a write (None)."""
+
+    connection: sqlite3.Connection
+    view: View | None
+
+
+class _Here(threading.local):
+    """What the current thread is in the middle of, innermost last."""
+
+    def __init__(self) -> None:
+        self.frames: list[_Frame] = []
 
 
 class Store:
-    """One connection to a gallery's file, shared by threads one at a time."""
+    """The connections to a gallery's file, shared by threads: one that writes, and one for each that reads now.
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, readonly: bool, frozen: bool) -> None:
+    Each outermost read begins a transaction on the newest committed state and shows its view; reads of other
+    threads, and writes, go on meanwhile. Writes of one process wait for each other.
+    """
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, *, readonly: bool, frozen: bool, wait: float
+    ) -> None:
         self.path = path
-        self.connection = connection
+        self._main = connection
         self._readonly = readonly
         self._frozen = frozen
+        self._wait = wait
         self._signature = database.signature(path)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # of the fields below
+        self._writing = threading.RLock()
+        self._here = _Here()
         self._closed = False
-        self._inside = False
-        self._uid, _, _ = self._state()
-        self.column = self._vector_column()
-        self.memory = Memory(self.column)
-        self._others: dict[str, Memory] = {}
+        self._idle = [connection] if readonly else []
+        self._uid, _, _ = _state(connection)
+        self.column = _vector_column(connection)
+        self._view = View(self._cached)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """That of the read or write that this thread is in; outside, the one that writes."""
+        frames = self._here.frames
+        return frames[-1].connection if frames else self._main
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """One committed state for all reads of the block, the vectors in memory included."""
-        with self._lock, database.reading(self.path):
+        """One committed state for all reads of the block in this thread, the columns in memory included."""
+        with database.reading(self.path):
             self._check_open()
-            if self._inside:
+            if self._reading is not None:
                 yield
                 return
-            self._inside = True
+            frame = self._begin()
+            self._here.frames.append(frame)
             try:
-                self.connection.execute("BEGIN")
-                uid, count, generation = self._state()
-                self._check_same(uid)
-                self.memory.follow(self.connection, count, generation)
                 yield
             finally:
-                self._inside = False
-                self.connection.rollback()
+                self._here.frames.pop()
+                self._end(frame)
+
+    @property
+    def memory(self) -> Memory:
+        """The vectors; inside a `read`."""
+        return self._shown.memory(self.connection, self.column)
 
     def rows(self, kind: str) -> Floats:
         """All rows of another column, held in memory from the first time on; inside a `read`."""
-        if kind not in self._others:
-            self._others[kind] = Memory(self.declared(kind))
-        _, count, generation = self._state()
-        self._others[kind].follow(self.connection, count, generation)
-        return self._others[kind].rows
+        return self._shown.memory(self.connection, self.declared(kind)).rows
+
+    def gather(self, kind: str, slots: Slots) -> Floats:
+        """Some rows of a column; inside a `read`."""
+        column = self.column if kind == VECTOR else self.declared(kind)
+        return self._shown.gather(self.connection, column, slots)
 
     def declared(self, kind: str) -> columns.Column:
         """A column of the file; inside a `read`."""
@@ -72,37 +109,65 @@ class Store:
             raise DamageError(f"its column '{kind}' is missing")
         return column
 
+    def prepare(self) -> None:
+        """Read or map the vectors, and refuse a file in which they are not all there."""
+        with self.read():
+            self._shown.memory(self.connection, self.column, check=False)
+
     @contextmanager
     def write(self) -> Iterator[None]:
         """One write: on the disk when the block has ended, undone by any error."""
-        with self._lock, database.writing(self.path):
+        self._check_outside()
+        with self._writing, database.writing(self.path):
             self.check_writable()
-            self.connection.execute("BEGIN IMMEDIATE")
+            self._main.execute("BEGIN IMMEDIATE")
+            self._here.frames.append(_Frame(self._main, None))
             try:
-                self._check_same(self._state()[0])
+                self._check_same(_state(self._main)[0])
                 yield
-                self.connection.execute("COMMIT")
+                self._main.execute("COMMIT")
             finally:
-                self.connection.rollback()
+                self._here.frames.pop()
+                self._main.rollback()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """No other thread uses the connection during the block; no transaction is begun."""
-        with self._lock:
+    def alone(self) -> Iterator[sqlite3.Connection]:
+        """No other thread writes during the block; no transaction is begun."""
+        self._check_outside()
+        with self._writing:
+            self.check_writable()
+            yield self._main
+
+    @contextmanager
+    def lent(self) -> Iterator[sqlite3.Connection]:
+        """A connection in a transaction: that of the read or write that this thread is in, or on the newest state.
+
+        Unlike `read` it asks nothing of what the file says.
+        """
+        if self._here.frames:
             self._check_open()
-            yield
+            yield self._here.frames[-1].connection
+            return
+        with self._lock:
+            connection = self._borrow()
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        finally:
+            with self._lock:
+                self._give_back(connection)
 
     def info(self) -> GalleryInfo:
         """The row of meta, as last committed."""
-        with self.alone(), database.reading(self.path):
-            uid, dim, count, generation, fingerprint, card, location, created = self.connection.execute(
+        with database.reading(self.path), self.lent() as connection:
+            uid, dim, count, generation, fingerprint, card, location, created = connection.execute(
                 "SELECT uid, dim, count, generation, fingerprint, card, location, created FROM meta"
             ).fetchone()
             try:
                 embedder = EmbedderInfo(fingerprint, json.loads(card), location)
             except ValueError as cause:
                 raise DamageError("the embedder's card is not JSON") from cause
-            sizes = boxes.sizes(columns.declared(self.connection))
+            sizes = boxes.sizes(columns.declared(connection))
             return GalleryInfo(self.path, uid, dim, count, embedder, created, generation, sizes)
 
     def check_writable(self) -> None:
@@ -110,31 +175,89 @@ class Store:
         self._check_open()
         if self._readonly:
             raise GalleryError(f"{self.path} is open for reading only; open it without readonly to change it")
-        if self._inside:
-            raise GalleryError(f"{self.path} cannot be changed inside a snapshot; leave the snapshot first")
-        if database.signature(self.path)[:2] != self._signature[:2]:
+        self._check_outside()
+        if self._moved():
             raise GalleryError(
                 f"{self.path} was moved or deleted while open; open the gallery where it is now"
             )
 
     def close(self) -> None:
-        """Let go of the file."""
-        with self._lock:
+        """Let go of the file; a thread that still reads keeps its connection until it is done."""
+        with self._writing, self._lock:
             self._closed = True
-            self.connection.close()
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+            if not self._readonly:
+                self._main.close()
 
-    def _state(self) -> tuple[str, int, int]:
-        found = self.connection.execute("SELECT uid, count, generation FROM meta").fetchone()
-        if found is None:
-            raise DamageError("its table meta is empty")
-        uid, count, generation = found
-        return uid, count, generation
+    @property
+    def _reading(self) -> View | None:
+        return self._here.frames[-1].view if self._here.frames else None
 
-    def _vector_column(self) -> columns.Column:
-        column = columns.declared(self.connection).get(VECTOR)
-        if column is None or (column.width,) != self.connection.execute("SELECT dim FROM meta").fetchone():
-            raise DamageError("its column of vectors is missing or of another size")
-        return column
+    @property
+    def _shown(self) -> View:
+        view = self._reading
+        assert view is not None, "columns are read inside a `read`"
+        return view
+
+    def _begin(self) -> _Frame:
+        """Begin a read. One thread at a time, so that no view is older than one shown before."""
+        with self._lock:
+            connection = self._borrow()
+            try:
+                connection.execute("BEGIN")
+                uid, count, generation = _state(connection)
+                self._check_same(uid)
+                if generation < self._view.generation:
+                    self._view = View(self._cached)  # restored from an older copy
+                if generation != self._view.generation:
+                    self._view = self._view.at(count, generation)
+                self._view.readers += 1
+                return _Frame(connection, self._view)
+            except BaseException:
+                self._give_back(connection)
+                raise
+
+    def _end(self, frame: _Frame) -> None:
+        with self._lock:
+            if frame.view is not None:
+                frame.view.readers -= 1
+            self._give_back(frame.connection)
+
+    def _borrow(self) -> sqlite3.Connection:
+        self._check_open()
+        if self._idle:
+            return self._idle.pop()
+        connection, frozen = database.connect(self.path, readonly=self._readonly, timeout=self._wait)
+        try:
+            connection.execute("PRAGMA query_only = 1")
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # opens the file
+            if self._moved() or frozen != self._frozen:
+                raise GalleryError(f"{self.path} was replaced or changed by its owner; open it again")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.rollback()
+        finally:
+            if self._closed or len(self._idle) >= _IDLE:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def _cached(self, column: columns.Column) -> cache.Cached | None:
+        return cache.load(self.path, self._uid, column)
+
+    def _moved(self) -> bool:
+        return database.signature(self.path)[:2] != self._signature[:2]
+
+    def _check_outside(self) -> None:
+        if self._reading is not None and not self._readonly:
+            raise GalleryError(f"{self.path} cannot be changed inside a snapshot; leave the snapshot first")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -155,15 +278,34 @@ class Store:
             )
 
 
+def _state(connection: sqlite3.Connection) -> tuple[str, int, int]:
+    found = connection.execute("SELECT uid, count, generation FROM meta").fetchone()
+    if found is None:
+        raise DamageError("its table meta is empty")
+    uid, count, generation = found
+    return uid, count, generation
+
+
+def _vector_column(connection: sqlite3.Connection) -> columns.Column:
+    column = columns.declared(connection).get(VECTOR)
+    if column is None or (column.width,) != connection.execute("SELECT dim FROM meta").fetchone():
+        raise DamageError("its column of vectors is missing or of another size")
+    return column
+
+
 def open_store(path: Path, *, embedder: EmbedderInfo | None, readonly: bool, wait: float) -> Store:
-    """The gallery at `path`, its vectors read; refused if another embedder made it."""
+    """The gallery at `path`, its vectors read or mapped; refused if another embedder made it."""
     with opened(path, readonly=readonly, wait=wait) as (connection, frozen):
-        store = Store(path, connection, readonly=readonly, frozen=frozen)
-        store.info()  # refuses a gallery that contradicts itself
-        if embedder is not None:
-            store.check_embedder(embedder)
-        with store.read():
-            return store
+        store = Store(path, connection, readonly=readonly, frozen=frozen, wait=wait)
+        try:
+            store.info()  # refuses a gallery that contradicts itself
+            if embedder is not None:
+                store.check_embedder(embedder)
+            store.prepare()
+        except BaseException:
+            store.close()
+            raise
+        return store
 
 
 @contextmanager
@@ -201,6 +343,7 @@ def create_store(path: Path, *, dim: int, embedder: EmbedderInfo, overwrite: boo
                 _lay_out(path, connection, dim, embedder, overwrite=overwrite)
             finally:
                 connection.close()
+            cache.discard(path)
         except BaseException:
             if ours:
                 path.unlink(missing_ok=True)
