@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from holdfast.certify.smoothing import Smoothing
 from holdfast.data import read_image
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, Hits
+from holdfast.gallery import AnyGallery, Hits, create_gallery, discard_gallery, gallery_exists, open_gallery
 from holdfast.gallery.indexing import Indexed, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search, stored_smoothing
@@ -44,14 +44,14 @@ def index(
     prune: bool = False,
     boxes: float | None = None,
     smooth: Smoothing | None = None,
-) -> Gallery:
+) -> AnyGallery:
     """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date.
 
     With `boxes` it also holds what each candidate can become when its image is altered within linf:eps. With
     `smooth` its vectors are means over noisy copies, and searches say how far each hit holds in l2.
     """
     gallery, _ = open_and_index(
-        embedder, Path(images), Path(out), prefix=prefix, prune=prune, boxes=boxes, smooth=smooth
+        embedder, Path(images), out, prefix=prefix, prune=prune, boxes=boxes, smooth=smooth
     )
     return gallery
 
@@ -59,20 +59,20 @@ def index(
 def open_and_index(
     embedder: AnyEmbedder,
     images: Path,
-    out: Path,
+    out: str | Path,
     *,
     location: Path | None = None,
     prefix: str = "",
     prune: bool = False,
     boxes: float | None = None,
     smooth: Smoothing | None = None,
-) -> tuple[Gallery, Indexed]:
+) -> tuple[AnyGallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
     A new gallery that gets nothing to hold is not left behind. One that is there says itself how its vectors
     are smoothed.
     """
-    existed = out.exists()
+    existed = gallery_exists(out)
     smooth = _as_stored(out, smooth) if existed else smooth
     if smooth is not None:
         embedder = smoothed(embedder, smooth)
@@ -80,7 +80,7 @@ def open_and_index(
     if smooth is not None:
         info = smoothed_info(embedder, info, smooth)
     gallery = (
-        Gallery.open(out, embedder=info) if existed else Gallery.create(out, dim=embedder.dim, embedder=info)
+        open_gallery(out, embedder=info) if existed else create_gallery(out, dim=embedder.dim, embedder=info)
     )
     try:
         done = index_images(embedder, images, gallery, prefix=prefix, prune=prune, boxes=boxes)
@@ -90,13 +90,13 @@ def open_and_index(
         empty = len(gallery) == 0
         gallery.close()
         if empty and not existed:
-            out.unlink(missing_ok=True)
+            discard_gallery(out)
         raise
 
 
-def _as_stored(path: Path, asked: Smoothing | None) -> Smoothing | None:
+def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
     """How a gallery that is there is smoothed, which is how it goes on."""
-    with Gallery.open(path, readonly=True) as gallery:
+    with open_gallery(path, readonly=True) as gallery:
         stored = stored_smoothing(gallery.info.embedder)
     if asked is None:
         return stored
@@ -115,7 +115,7 @@ def _as_stored(path: Path, asked: Smoothing | None) -> Smoothing | None:
     return stored
 
 
-def search(gallery: Gallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
+def search(gallery: AnyGallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
     """The k candidates nearest to a picture; an embedder that did not make the gallery is refused."""
     gallery.check_embedder(embedder_info(embedder))
     if isinstance(image, (str, Path)):
