@@ -214,7 +214,7 @@ class Documents:
                 self.delete(claim.signs)
 
     def _claim(self, size: int, wait: float) -> Claim:
-        end, seen, since = time.monotonic() + wait, "", 0.0
+        end, seen, since = time.monotonic() + max(wait, LEASE + 1), "", 0.0
         while True:
             found = self.read(STATE, CLAIM)
             state = newest(found)
@@ -231,7 +231,7 @@ class Documents:
                 claim = self._alone(state, size, stale)
                 if claim is not None:
                     return claim
-            elif time.monotonic() > max(end, since + LEASE + 1):
+            elif time.monotonic() > end:
                 raise GalleryError(
                     f"{self._link.address} is being written by another process; try again when it is done"
                 )

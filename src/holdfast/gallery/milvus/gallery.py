@@ -249,7 +249,12 @@ class MilvusGallery:
 
     def vectors(self, ids: Sequence[str]) -> Floats:
         """The stored vectors of these ids, in that order, as a copy."""
-        return self._answer(lambda view: view.rows[self._places(view, ids)])
+
+        def found(view: View) -> Floats:
+            places = self._places(view, ids)
+            return view.rows[places]
+
+        return self._answer(found)
 
     def vectors_at(self, slots: Slots) -> Floats:
         return self._answer(lambda view: view.rows[slots])
@@ -470,9 +475,17 @@ class MilvusGallery:
         return len(gone)
 
     def compact(self) -> None:
-        """Delete rows that belong to no candidate, and have Milvus put its disk in order."""
+        """Delete rows that belong to no candidate, and have Milvus put its disk in order.
+
+        Also finds the largest norm anew, which removals leave as it was: certificates are sharper by it.
+        """
         with self._write(0) as claim:
             self._sweep(claim)
+            norm = 0.0
+            for page in self._seen(claim).pages(["slot", "vector", "check"]):
+                norm = max(norm, largest_norm(rows.vectors_of(page, self._dim)))
+                claim.beat()
+            claim.commit(max_norm=norm)
             state = claim.state
             known = {self._name, *state.boxes.values()}
             for name in self._link.collections():
@@ -548,6 +561,8 @@ class MilvusGallery:
 
     def _commit(self, claim: Claim, count: int, old: Slots, **changes: object) -> None:
         dead = [*claim.state.dead, *spans_of(old)]
+        if not count:
+            changes["max_norm"] = 0.0
         claim.commit(count=count, generation=claim.state.generation + 1, dead=dead, **changes)
         if len(old):
             with suppress(GalleryError):  # They are gone for readers; the rows can wait for `compact`.
