@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.bounds import Box
 from holdfast.certify import Verdict
+from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import GalleryError
 from holdfast.gallery import (
     Boxes,
@@ -31,12 +32,15 @@ from holdfast.gallery import (
     verify_gallery,
 )
 from holdfast.gallery.certified import Asked, certify_query
+from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.milvus import documents, link, rows, view
 from holdfast.gallery.milvus import gallery as milvus_gallery
 from holdfast.gallery.milvus.gallery import ChangedError
 from holdfast.gallery.recheck import recheck
+from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search
 from holdfast.gallery.values import Item
+from holdfast.models import Foreign
 from holdfast.threat import Threat
 
 EPS = 0.1
@@ -281,6 +285,30 @@ def test_certificates_are_those_of_the_embedded_gallery(engine, tmp_path_factory
         found = gallery.boxes_at(EPS, slots)
     assert found.centre.tobytes() == boxes.centre[order].tobytes()
     assert found.radius.tobytes() == boxes.radius[order].tobytes()
+
+
+def test_a_smoothed_search_is_the_same(engine, tmp_path):
+    """It needs all vectors at once, and its slots to be those of them."""
+    how = Smoothing(sigma=0.25, n=600, alpha=0.05, first=60, gallery=8)
+    slope = torch.full((16,), 0.25)
+    base = Foreign(
+        lambda images: torch.stack([(images.flatten(1) @ slope).cos(), (images.flatten(1) @ slope).sin()], 1),
+        (1, 4, 4),
+        unit_norm=True,
+    )
+    embedder = smoothed(base, how)
+    info = smoothed_info(embedder, embedder_info(embedder), how)
+    angles = np.linspace(0, 3, 9)
+    pixels = np.full((1, 4, 4), 90, dtype=np.uint8)
+    found = []
+    for location in (tmp_path / "same.gallery", engine.location("noisy")):
+        with create_gallery(location, dim=2, embedder=info) as made:
+            made.add(names(9), np.stack([np.cos(angles), np.sin(angles)], 1), labels=["a", "a", "b"] * 3)
+            made.remove(names(9)[1:2])
+            found.append(smoothed_search(made, embedder, pixels, 3, seed=0))
+        discard_gallery(location)
+    assert found[0] == found[1]
+    assert Verdict.CERTIFIED in {entry.verdict for entry in found[0].hits}
 
 
 def test_boxes_for_all_that_is_there(engine):

@@ -619,9 +619,10 @@ def discard(location: str) -> None:
     address = parse(location)
     link = Link(address)
     try:
-        _drop(link, address.name)
-        documents = Documents(link, address.name)
-        documents.delete(documents.read(STATE, CLAIM, CERTIFICATE))
+        if _stored(link) is not None:
+            documents = Documents(link, address.name)
+            documents.delete(documents.read(STATE, CLAIM, CERTIFICATE))
+            _drop(link, address.name)
     finally:
         link.close()
 

@@ -8,6 +8,7 @@ Strong, which waits for the server's next tick; everything else answers at once.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -23,6 +24,8 @@ from holdfast.gallery.milvus.address import Address, Index
 
 CONNECT, CALL, LOAD = 5.0, 120.0, 120.0
 """Seconds that Milvus gets to accept a connection, to answer a call, and to load a collection."""
+TOKEN = "HOLDFAST_MILVUS_TOKEN"
+"""The environment variable that holds USER:PASSWORD, or a token, for a server that asks for one."""
 MOST = 16384
 """How many rows a server gives out in one answer."""
 OLDEST = (2, 3, 5)
@@ -44,7 +47,10 @@ class Link:
             client_class = _client_class()
             if address.file is not None:
                 uri = _serve(address)
-            self._client = client_class(uri=uri, db_name=address.database, timeout=CONNECT, dedicated=True)
+            token = os.environ.get(TOKEN, "") if address.file is None else ""
+            self._client = client_class(
+                uri=uri, db_name=address.database, token=token, timeout=CONNECT, dedicated=True
+            )
             if address.file is not None:
                 _files[str(address.file.absolute())] += 1
         with _told(address):
