@@ -25,6 +25,7 @@ from holdfast.gallery import (
     EmbedderInfo,
     Gallery,
     TooManyError,
+    columns,
     create_gallery,
     discard_gallery,
     gallery_exists,
@@ -32,6 +33,7 @@ from holdfast.gallery import (
     verify_gallery,
 )
 from holdfast.gallery.certified import Asked, certify_query
+from holdfast.gallery.exact import norm_form_error
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.milvus import documents, link, rows, view
@@ -178,6 +180,18 @@ def test_float32_never_decides(gallery, offset):
         radius = ranking(query, ids, vectors)[11][1]
         wanted = [entry[:2] for entry in ranking(query, ids, vectors) if entry[1] <= radius]
         assert [entry[:2] for entry in told(gallery.range_search(query, radius))] == wanted
+
+
+def test_distances_that_float32_cannot_tell_apart(gallery):
+    vectors = np.zeros((120, DIM), dtype=np.float32)
+    vectors[:, 0] = 1
+    vectors[:, 1] = np.random.default_rng(0).permutation(120) * 1e-6
+    ids, query = names(120), np.zeros(DIM, dtype=np.float32)
+    gallery.add(ids, vectors)
+    assert told(gallery.search(query, 7)[0]) == ranking(query, ids, vectors)[:7]
+    for place in (3, 60):
+        found = told(gallery.range_search(query, ranking(query, ids, vectors)[place][1]))
+        assert found == ranking(query, ids, vectors)[: place + 1]
 
 
 def test_range_search(gallery):
@@ -403,6 +417,25 @@ def test_two_writers_never_mix(engine, gallery):
     assert gallery.verify() == []
 
 
+def test_a_claim_steps_back_from_an_earlier_one(milvus, monkeypatch):
+    """Between looking for claims and putting down its own, another writer was quicker."""
+    gallery = milvus.empty()
+    events, beat = [], documents.Claim.beat
+    with milvus.again(gallery) as other, contextlib.ExitStack() as held:
+
+        def late(claim):
+            monkeypatch.undo()
+            held.enter_context(other._documents.claimed(0, 5.0))
+            threading.Timer(0.5, lambda: (events.append("other ends"), held.close())).start()
+            beat(claim)
+
+        monkeypatch.setattr(documents.Claim, "beat", late)
+        gallery.add(["a"], random(1))
+        events.append("written")
+        assert events == ["other ends", "written"]
+    assert list(gallery.ids()) == ["a"]
+
+
 def test_a_snapshot_that_is_overtaken_says_so(milvus):
     gallery = milvus.empty()
     ids, vectors = names(4), random(4)
@@ -523,6 +556,61 @@ def test_more_than_milvus_gives_out(milvus, monkeypatch):
     assert "79 candidates are too many to be read in full" in gone.reason
     with pytest.raises(TooManyError, match="too many"):
         gallery.range_search(vectors[0], 100.0)
+
+
+def test_any_rounding_within_the_bound_is_harmless(milvus, monkeypatch):
+    """Milvus may compute in any form: here each squared distance is off by as much as the bound allows."""
+    if milvus.kind == "server":
+        pytest.skip("Milvus is not asked here")
+    vectors = random(150, seed=8) + np.float32(200)
+    ids = names(150)
+    gallery = milvus.empty()
+    gallery.add(ids, vectors)
+    first = gallery._answer(lambda found: found.find(ids[:1]))[ids[0]]
+    rng = np.random.default_rng(9)
+
+    def search(self, collection, queries, limit, *, expression, stamp, ask):
+        found = []
+        for query in queries:
+            error = norm_form_error(query[None], columns.largest_norm(vectors))[0] * 0.99
+            squares = np.square(vectors.astype(np.float64) - query).sum(axis=1)
+            said = squares + error * rng.choice([-1, 1], len(squares))
+            order = [n for n in np.argsort(said) if said[n] < ask.get("radius", np.inf)][:limit]
+            found.append(
+                (np.array(order, dtype=np.int64) + first, said[order].astype(np.float32).astype(float))
+            )
+        return found
+
+    monkeypatch.setattr(link.Link, "search", search)
+    monkeypatch.setattr(view, "WHOLE", 0)
+    for query in vectors[:6] + random(6, seed=10) * np.float32(0.1):
+        order = ranking(query, ids, vectors)
+        assert told(gallery.search(query, 5)[0]) == order[:5]
+        for place in (0, 20, 100):
+            assert told(gallery.range_search(query, order[place][1])) == order[: place + 1]
+
+
+@pytest.mark.parametrize("farthest", [9.0, np.inf])
+def test_candidates_that_come_from_afar(milvus, monkeypatch, tmp_path, farthest):
+    """Most move a little, two far: each is found without reading all."""
+    vectors = np.zeros((80, DIM), dtype=np.float32)
+    vectors[:, 0] = np.arange(80) * 0.1
+    radius = np.full_like(vectors, 0.08)
+    radius[30] = 2.0
+    radius[70] = farthest
+    boxes = Boxes(vectors, radius)
+    query = Asked(np.full(DIM, 0.01, dtype=np.float32), None, False)
+    monkeypatch.setattr(view, "WHOLE", 0)
+    found = []
+    with Gallery.create(tmp_path / "same.gallery", dim=DIM, embedder=EMBEDDER) as embedded:
+        embedded.add_boxes(EPS, lambda *_: None)
+        for gallery in (embedded, milvus.empty(boxes=True)):
+            gallery.add(names(80), vectors, boxes={EPS: boxes})
+            found.append(certify_query(gallery, query, 3, Threat.parse("candidates:linf:0.1")))
+    assert found[0] == found[1]
+    assert found[0].examined < 20
+    if farthest < np.inf:
+        assert [entry.worst for entry in found[0].hits] == [4, 5, 6]
 
 
 def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvus, monkeypatch):
