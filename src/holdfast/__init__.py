@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from holdfast.data import load as load_data
     from holdfast.errors import HoldfastError
-    from holdfast.gallery import Gallery, Hit, Hits
+    from holdfast.gallery import Gallery, Hit, Hits, open_gallery
     from holdfast.models import Embedder, Foreign, load
     from holdfast.models.wrap import wrap
     from holdfast.spec import ImageSpec
@@ -34,6 +34,7 @@ _WHERE = {
     "index": ("holdfast.workflow", "index"),
     "load": ("holdfast.models", "load"),
     "load_data": ("holdfast.data", "load"),
+    "open_gallery": ("holdfast.gallery", "open_gallery"),
     "search": ("holdfast.workflow", "search"),
     "train": ("holdfast.workflow", "train"),
     "wrap": ("holdfast.models", "wrap"),
@@ -51,6 +52,7 @@ __all__ = [
     "index",
     "load",
     "load_data",
+    "open_gallery",
     "search",
     "train",
     "wrap",

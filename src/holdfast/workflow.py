@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from holdfast.certify.smoothing import Smoothing
 from holdfast.data import read_image
 from holdfast.errors import GalleryError, RunError, StorageError
-from holdfast.gallery import Gallery, Hits
+from holdfast.gallery import (
+    AnyGallery,
+    Gallery,
+    Hits,
+    create_gallery,
+    discard_gallery,
+    gallery_exists,
+    open_gallery,
+)
 from holdfast.gallery.indexing import Indexed, as_stored, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search, stored_smoothing
@@ -48,7 +56,7 @@ def index(
     boxes: float | None = None,
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
-) -> Gallery:
+) -> AnyGallery:
     """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date.
 
     With `boxes` it also holds what each candidate can become when its image is altered within linf:eps. With
@@ -58,7 +66,7 @@ def index(
     gallery, _ = open_and_index(
         embedder,
         Path(images),
-        Path(out),
+        out,
         prefix=prefix,
         prune=prune,
         boxes=boxes,
@@ -71,7 +79,7 @@ def index(
 def open_and_index(
     embedder: AnyEmbedder,
     images: Path,
-    out: Path,
+    out: str | Path,
     *,
     location: Path | None = None,
     prefix: str = "",
@@ -79,13 +87,13 @@ def open_and_index(
     boxes: float | None = None,
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
-) -> tuple[Gallery, Indexed]:
+) -> tuple[AnyGallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
     A new gallery that gets nothing to hold is not left behind. One that is there says itself how its vectors
     are smoothed, and which metric they are under.
     """
-    existed = out.exists()
+    existed = gallery_exists(out)
     smooth = _as_stored(out, smooth) if existed else smooth
     embedder = _under(embedder, out if existed else None, metric)
     if smooth is not None:
@@ -94,7 +102,7 @@ def open_and_index(
     if smooth is not None:
         info = smoothed_info(embedder, info, smooth)
     gallery = (
-        Gallery.open(out, embedder=info) if existed else Gallery.create(out, dim=embedder.dim, embedder=info)
+        open_gallery(out, embedder=info) if existed else create_gallery(out, dim=embedder.dim, embedder=info)
     )
     try:
         done = index_images(embedder, images, gallery, prefix=prefix, prune=prune, boxes=boxes)
@@ -105,15 +113,15 @@ def open_and_index(
         empty = len(gallery) == 0
         gallery.close()
         if empty and not existed:
-            out.unlink(missing_ok=True)
+            discard_gallery(out)
         raise
 
 
-def _under(embedder: AnyEmbedder, path: Path | None, metric: Metric | None) -> AnyEmbedder:
+def _under(embedder: AnyEmbedder, path: str | Path | None, metric: Metric | None) -> AnyEmbedder:
     """The embedder with the metric asked for, or with that of the gallery at `path`; the two must be the same."""
     asked = None if metric is None else stored(metric)
     if path is not None:
-        with Gallery.open(path, readonly=True) as gallery:
+        with open_gallery(path, readonly=True) as gallery:
             info = gallery.info.embedder
         kept = info.card.get("metric")
         if asked is not None and (kept is None or kept["matrix"] != asked["matrix"]):
@@ -126,8 +134,10 @@ def _under(embedder: AnyEmbedder, path: Path | None, metric: Metric | None) -> A
     return as_stored(embedder, EmbedderInfo(embedder.fingerprint(), {"metric": asked}))
 
 
-def _refreshed(gallery: Gallery) -> str:
+def _refreshed(gallery: AnyGallery) -> str:
     """Bring the cache of a large gallery up to date; the gallery is whole without it, so no failure counts."""
+    if not isinstance(gallery, Gallery):
+        return ""
     try:
         written = gallery.refresh_cache()
     except (StorageError, RunError) as cause:
@@ -137,9 +147,9 @@ def _refreshed(gallery: Gallery) -> str:
     return f"cache: {written.bytes / 1e6:,.0f} MB, {written.read:,} of {written.blocks:,} blocks new"
 
 
-def _as_stored(path: Path, asked: Smoothing | None) -> Smoothing | None:
+def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
     """How a gallery that is there is smoothed, which is how it goes on."""
-    with Gallery.open(path, readonly=True) as gallery:
+    with open_gallery(path, readonly=True) as gallery:
         stored = stored_smoothing(gallery.info.embedder)
     if asked is None:
         return stored
@@ -158,7 +168,7 @@ def _as_stored(path: Path, asked: Smoothing | None) -> Smoothing | None:
     return stored
 
 
-def search(gallery: Gallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
+def search(gallery: AnyGallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
     """The k candidates nearest to a picture; an embedder that did not make the gallery is refused."""
     gallery.check_embedder(embedder_info(embedder))
     if isinstance(image, (str, Path)):

@@ -11,27 +11,32 @@ import typer
 from holdfast.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import AnyGallery
     from holdfast.models import AnyEmbedder
 
 app = typer.Typer(
     help="Galleries: info, certificates, verify, remove, compact, cache, snapshot.", no_args_is_help=True
 )
 
-Path_ = Annotated[Path, typer.Argument(metavar="GALLERY", help="A gallery made by 'holdfast index'.")]
+Path_ = Annotated[
+    str,
+    typer.Argument(
+        metavar="GALLERY", help="A gallery made by 'holdfast index': a file, or milvus://HOST:PORT/NAME."
+    ),
+]
 
 
 def open_with_embedder(
-    path: Path, model: Path | None, *, readonly: bool = True
-) -> tuple[Gallery, AnyEmbedder]:
+    path: str | Path, model: Path | None, *, readonly: bool = True
+) -> tuple[AnyGallery, AnyEmbedder]:
     """A gallery and the embedder that made it, found where it was or at `model`."""
     from holdfast import models
     from holdfast.errors import GalleryError, ModelError
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import open_gallery
     from holdfast.gallery.indexing import as_stored, embedder_info
     from holdfast.gallery.smoothed import smoothed, stored_smoothing
 
-    gallery = Gallery.open(path, readonly=readonly)
+    gallery = open_gallery(path, readonly=readonly)
     try:
         hint = gallery.info.embedder.location
         if model is None and hint is None:
@@ -60,9 +65,9 @@ def open_with_embedder(
 @app.command()
 def info(path: Path_, json: Json = False) -> None:
     """What a gallery holds and which embedder made it."""
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import open_gallery
 
-    with Gallery.open(path, readonly=True) as gallery:
+    with open_gallery(path, readonly=True) as gallery:
         found = gallery.info
         kept = len(gallery.certificates())
     document: dict[str, Any] = {
@@ -77,6 +82,7 @@ def info(path: Path_, json: Json = False) -> None:
         "smoothed": found.embedder.card.get("smoothed"),
         "metric": _metric(found.embedder.card.get("metric")),
         "boxes": found.boxes,
+        "index": found.index,
         "certificates": kept,
     }
     if json:
@@ -101,9 +107,9 @@ def certificates(
 ) -> None:
     """The certificates that a gallery keeps (search --certify … --keep), as last checked."""
     from holdfast.errors import GalleryError
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import open_gallery
 
-    with Gallery.open(path, readonly=not forget) as gallery:
+    with open_gallery(path, readonly=not forget) as gallery:
         if forget:
             names = {one.query for one in gallery.certificates()}
             missing = [name for name in forget if name not in names]
@@ -144,9 +150,9 @@ def certificates(
 @app.command()
 def verify(path: Path_, json: Json = False) -> None:
     """Read everything and compare it with its checksums; exit code 1 if something is wrong."""
-    from holdfast.gallery import verify_file
+    from holdfast.gallery import verify_gallery
 
-    problems = verify_file(path)
+    problems = verify_gallery(path)
     if json:
         print_json({"gallery": path, "problems": problems})
     else:
@@ -162,10 +168,10 @@ def remove(
     """Remove images by id, all or none."""
     from holdfast.cli.index import print_rechecked
     from holdfast.errors import GalleryError
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import open_gallery
     from holdfast.gallery.recheck import recheck
 
-    with Gallery.open(path) as gallery:
+    with open_gallery(path) as gallery:
         missing = [id for id in ids if id not in gallery]
         if missing:
             raise GalleryError(f"{path} has no item '{missing[0]}'; nothing was removed")
@@ -181,12 +187,12 @@ def remove(
 @app.command()
 def compact(path: Path_, json: Json = False) -> None:
     """Give the space of removed images back to the disk."""
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import open_gallery
 
-    with Gallery.open(path) as gallery:
+    with open_gallery(path) as gallery:
         gallery.compact()
     if json:
-        print_json({"gallery": path, "bytes": path.stat().st_size})
+        print_json({"gallery": path, "bytes": Path(path).stat().st_size if Path(path).is_file() else None})
         return
     print(f"{path} is compact")
 
@@ -202,16 +208,16 @@ def cache(path: Path_, json: Json = False) -> None:
 
     Only what changed is read. A cache never changes an answer; delete its folder whenever you like.
     """
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import open_file
     from holdfast.gallery.cache import folder_of
 
-    with Gallery.open(path, readonly=True) as gallery:
+    with open_file(path, readonly=True) as gallery:
         written = gallery.write_cache()
     if json:
-        print_json({"gallery": path, "cache": folder_of(path), **asdict(written)})
+        print_json({"gallery": path, "cache": folder_of(gallery.path), **asdict(written)})
         return
     print(
-        f"{folder_of(path)}: {written.bytes / 1e6:,.1f} MB, {written.read:,} of {written.blocks:,} blocks new"
+        f"{folder_of(gallery.path)}: {written.bytes / 1e6:,.1f} MB, {written.read:,} of {written.blocks:,} blocks new"
     )
 
 
@@ -222,9 +228,9 @@ def snapshot(
     json: Json = False,
 ) -> None:
     """Copy a gallery as it is at this moment, while others may write it; the copy is verified."""
-    from holdfast.gallery import Gallery
+    from holdfast.gallery import open_file
 
-    with Gallery.open(path, readonly=True) as gallery:
+    with open_file(path, readonly=True) as gallery:
         made = gallery.copy_to(out)
     size = out.stat().st_size
     if json:

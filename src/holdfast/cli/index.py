@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 def index(
     model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
     images: Annotated[Path, typer.Argument(help="A folder or tar of images; folders in it become labels.")],
-    out: Annotated[Path, typer.Option(help="The gallery; one that is there is brought up to date.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            metavar="GALLERY",
+            help="The gallery; one that is there is brought up to date. A file, milvus://HOST:PORT/NAME for a "
+            "server, or milvus-lite:FILE/NAME.",
+        ),
+    ],
     prefix: Annotated[str, typer.Option(help="Put this before every id, to tell folders apart.")] = "",
     prune: Annotated[bool, typer.Option(help="Remove items whose image file is gone.")] = False,
     boxes: Annotated[

@@ -11,7 +11,7 @@ import typer
 from holdfast.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from holdfast.gallery import Gallery, Hits
+    from holdfast.gallery import AnyGallery, Hits
     from holdfast.gallery.certified import CertifiedHits
     from holdfast.gallery.smoothed import SmoothedHits
     from holdfast.models import AnyEmbedder, Smoothed
@@ -20,7 +20,9 @@ Sharpness = Literal["interval", "elided", "crown"]
 
 
 def search(
-    gallery: Annotated[Path, typer.Argument(help="A gallery made by 'holdfast index'.")],
+    gallery: Annotated[
+        str, typer.Argument(help="A gallery made by 'holdfast index': a file, or milvus://HOST:PORT/NAME.")
+    ],
     images: Annotated[list[Path], typer.Argument(help="The pictures to ask about.")],
     k: Annotated[int | None, typer.Option("-k", min=1, help="How many hits.  [default: 10]")] = None,
     model: Annotated[
@@ -120,7 +122,7 @@ def search(
 
 
 def _certified(
-    gallery: Gallery,
+    gallery: AnyGallery,
     embedder: AnyEmbedder,
     images: list[Path],
     k: int,
@@ -149,7 +151,7 @@ def _certified(
 
 
 def _smoothed(
-    gallery: Gallery,
+    gallery: AnyGallery,
     embedder: Smoothed,
     images: list[Path],
     k: int,
@@ -235,7 +237,10 @@ def print_proved(result: CertifiedHits) -> None:
     columns = ["#", "id", "label", "distance", "rank interval", stays, "verdict"]
     columns += ["largest eps"] if auto else []
     print_table(columns, rows, title=f"{result.query}, under {result.threat}")
-    print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
+    if result.reason:
+        print(f"nothing is proved: {result.reason}")
+    else:
+        print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
     if not result.sharpened:
         print("too many for the dearer method: the intervals are those of method interval")
     if result.boxes is not None and result.boxes != result.threat.eps:

@@ -16,7 +16,7 @@ from holdfast.attacks import Attack, Candidates, Given, Objective, objective
 from holdfast.data.fit import to_array, to_image
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.evaluate.attacked import Settings, distances, unit_shift
-from holdfast.gallery import Gallery, Hits
+from holdfast.gallery import AnyGallery, Hits
 from holdfast.gallery.indexing import embedder_info
 from holdfast.models import AnyEmbedder
 from holdfast.threat import Threat
@@ -49,7 +49,7 @@ class AlteredPhoto:
 
 
 def attack_photo(
-    gallery: Gallery,
+    gallery: AnyGallery,
     embedder: AnyEmbedder,
     pixels: Pixels,
     want: str,

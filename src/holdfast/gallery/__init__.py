@@ -1,9 +1,35 @@
-"""The searchable store: one file with ids, labels, paths, vectors, and the embedder that made them."""
+"""The searchable store: ids, labels, paths, vectors, and the embedder that made them; one file, or Milvus."""
 
 from __future__ import annotations
 
 from holdfast.gallery.boxes import Boxes
 from holdfast.gallery.gallery import Gallery, verify_file
+from holdfast.gallery.interface import AnyGallery, TooManyError
+from holdfast.gallery.opening import (
+    create_gallery,
+    discard_gallery,
+    gallery_exists,
+    open_file,
+    open_gallery,
+    verify_gallery,
+)
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hit, Hits, Item
 
-__all__ = ["Boxes", "EmbedderInfo", "Gallery", "GalleryInfo", "Hit", "Hits", "Item", "verify_file"]
+__all__ = [
+    "AnyGallery",
+    "Boxes",
+    "EmbedderInfo",
+    "Gallery",
+    "GalleryInfo",
+    "Hit",
+    "Hits",
+    "Item",
+    "TooManyError",
+    "create_gallery",
+    "discard_gallery",
+    "gallery_exists",
+    "open_file",
+    "open_gallery",
+    "verify_file",
+    "verify_gallery",
+]

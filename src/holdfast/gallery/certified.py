@@ -25,8 +25,8 @@ from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery.bounding import Bounder
 from holdfast.gallery.boxes import named
 from holdfast.gallery.exact import Floats, Slots
-from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.interface import AnyGallery, TooManyError
 from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.gallery.values import Hit
 from holdfast.models import AnyEmbedder, to_unit
@@ -65,6 +65,8 @@ class CertifiedHits:
     """False where elided or crown was asked for, but pruning left too many candidates for it."""
     boxes: float | None = None
     """The eps of the stored candidate boxes that were used: that of the threat, or the next larger."""
+    reason: str = ""
+    """Why nothing could be proved, where the candidates could not be compared at all."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Asked:
 
 
 def certified_search(
-    gallery: Gallery,
+    gallery: AnyGallery,
     embedder: AnyEmbedder,
     pixels: NDArray[np.uint8],
     k: int,
@@ -180,14 +182,14 @@ def certified_search(
 
 
 def certify_query(
-    gallery: Gallery, asked: Asked, k: int, threat: Threat, name: str = "query"
+    gallery: AnyGallery, asked: Asked, k: int, threat: Threat, name: str = "query"
 ) -> CertifiedHits:
     """As `certified_search`, for a query whose box is known, under a threat with a given eps."""
     with gallery.snapshot():
         return Ranking(gallery, asked.embedding, k, threat, name).certificate(asked)
 
 
-def certify_again(gallery: Gallery, kept: Kept) -> Kept:
+def certify_again(gallery: AnyGallery, kept: Kept) -> Kept:
     """The kept certificate of a query as it is now; neither its image nor the embedder is needed."""
     box = None
     if kept.centre is not None and kept.radius is not None:
@@ -219,8 +221,9 @@ class Ranking:
     intervals are those of the whole gallery.
     """
 
-    def __init__(self, gallery: Gallery, embedding: Floats, k: int, threat: Threat, name: str) -> None:
+    def __init__(self, gallery: AnyGallery, embedding: Floats, k: int, threat: Threat, name: str) -> None:
         self._gallery, self._threat, self._k = gallery, threat, k
+        self._reason = ""
         self._boxes = None if threat.who == "query" else _stored_size(gallery, threat)
         self._scan = gallery.scan(embedding)
         self._found, self.slots = gallery.hits_of(self._scan, k, name=name)
@@ -244,12 +247,19 @@ class Ranking:
         total = len(self._gallery)
         sharpened = asked.sharper is None or examined <= SHARPENED + len(hits)
         return CertifiedHits(
-            self._found.query, self._threat, tuple(hits), examined, total, sharpened, self._boxes
+            self._found.query,
+            self._threat,
+            tuple(hits),
+            examined,
+            total,
+            sharpened,
+            self._boxes,
+            self._reason,
         )
 
     def survivors(self, asked: Asked, hits: Slots) -> Slots:
         """The candidates beside `hits` that pruning leaves, for a query with one box."""
-        near = self._scan.possible(self._limit(asked, hits))
+        near = self._gallery.possible(self._scan, self._limit(asked, hits), self._boxes)
         return near[~np.isin(near, hits)]
 
     def _ranks(self, asked: Asked) -> tuple[RankBounds, int]:
@@ -266,7 +276,12 @@ class Ranking:
     def _ranks_of(self, asked: Asked, places: Slots) -> tuple[RankBounds, int]:
         """The intervals of some of the hits, for a query with one box."""
         hits, rank, total = self.slots[places], torch.from_numpy(places + 1)[None], len(self._gallery)
-        others = self.survivors(asked, hits)
+        try:
+            others = self.survivors(asked, hits)
+        except TooManyError as cause:
+            self._reason = str(cause)
+            nothing = torch.zeros_like(rank, dtype=torch.bool)
+            return RankBounds(rank, torch.ones_like(rank), torch.full_like(rank, total), nothing), len(hits)
         if self._threat.most is not None:
             clean = self._scan.distances(np.concatenate([hits, others]))
             bounds = few_in_blocks(self._distances, clean, hits, others, rank, self._threat.most, total)
@@ -325,18 +340,15 @@ class Ranking:
         found = self._gallery.boxes_at(self._boxes, slots)
         return Box(torch.from_numpy(found.centre).double(), torch.from_numpy(found.radius).double())
 
-    def _limit(self, asked: Asked, hits: Slots) -> float | NDArray[np.float64]:
-        """Beyond which distance a candidate is left out: D + ρ + ρ_c."""
+    def _limit(self, asked: Asked, hits: Slots) -> float:
+        """Beyond which distance a candidate is left out that stays where it is: D + ρ."""
         moved = asked.moved
         far, _ = box_distance_bounds(moved, self._candidates(hits))
         moves = (moved.centre - torch.from_numpy(asked.embedding).double()).abs() + moved.radius
-        limit = (float(far.max()) + float(moves.norm())) * _SLACK
-        if self._boxes is None:
-            return limit
-        return (limit + self._gallery.reach(self._boxes).astype(np.float64)) * _SLACK
+        return (float(far.max()) + float(moves.norm())) * _SLACK
 
 
-def _stored_size(gallery: Gallery, threat: Threat) -> float:
+def _stored_size(gallery: AnyGallery, threat: Threat) -> float:
     """The smallest eps, not below that of the threat, for which the gallery has boxes: a larger box holds all."""
     assert threat.eps is not None
     stored = gallery.info.boxes

@@ -28,7 +28,8 @@ _QUERY_CHUNK = 512
 _FETCHED = 1 << 21
 _RECHECK_ELEMENTS = 1 << 20
 _UNDERFLOW = 2.0**-120
-_SLACK = 1 + 2.0**-40
+SLACK = 1 + 2.0**-40
+"""More than the rounding of a float64 distance."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ class Scan:
         """Every candidate that is at least as near as the k-th nearest: k of them, or more by ties."""
         slots = self._at_most(np.float64(np.partition(self._near, k - 1)[k - 1]))
         exact = self.distances(slots)
-        return _cut(exact, slots, float(np.partition(exact, k - 1)[k - 1]))
+        return cut(exact, slots, float(np.partition(exact, k - 1)[k - 1]))
 
     def within(self, radius: float) -> Found:
         """Every candidate whose distance is at most `radius`, nearest first."""
         slots = self.possible(radius)
-        return _cut(self.distances(slots), slots, radius)
+        return cut(self.distances(slots), slots, radius)
 
     def possible(self, radius: float | Doubles) -> Slots:
         """Every slot whose distance can be `radius` or less, and perhaps a few more, in order.
@@ -133,15 +134,14 @@ def _nearest_batch(vectors: Floats, max_norm: float, queries: Floats, k: int) ->
         near, slots = faiss.knn(queries, vectors, fetch)
         exact = pair_distances(vectors, slots, queries)
         kth = np.partition(exact, k - 1, axis=1)[:, k - 1]
-        norms = np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1))
-        error = _gamma(queries.shape[1]) * (norms + max_norm) ** 2 + _UNDERFLOW * queries.shape[1]
+        error = norm_form_error(queries, max_norm)
         kept_its_bound = (np.abs(near - exact**2) <= error[:, None]).all(axis=1)
         beyond = (
             near[:, -1].astype(np.float64) - error if fetch < len(vectors) else np.full(len(queries), np.inf)
         )
-        proven = kept_its_bound & (slots >= 0).all(axis=1) & (beyond > kth**2 * _SLACK)
+        proven = kept_its_bound & (slots >= 0).all(axis=1) & (beyond > kth**2 * SLACK)
     return [
-        _cut(exact[row], slots[row], kth[row]) if proven[row] else Scan(vectors, queries[row]).nearest(k)
+        cut(exact[row], slots[row], kth[row]) if proven[row] else Scan(vectors, queries[row]).nearest(k)
         for row in range(len(queries))
     ]
 
@@ -162,7 +162,14 @@ def _gamma(dim: int) -> float:
     return 2 * (dim + 4) * 2.0**-24
 
 
-def _cut(exact: Doubles, slots: Slots, radius: float) -> Found:
+def norm_form_error(queries: Floats, max_norm: float) -> Doubles:
+    """Per query, how far a squared float32 distance to a vector of norm `max_norm` or less can be off, in any form."""
+    norms = np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1))
+    return np.asarray(_gamma(queries.shape[1]) * (norms + max_norm) ** 2 + _UNDERFLOW * queries.shape[1])
+
+
+def cut(exact: Doubles, slots: Slots, radius: float) -> Found:
+    """Those of the candidates that are within `radius`, nearest first."""
     keep = exact <= radius
     exact, slots = exact[keep], slots[keep]
     order = np.argsort(exact, kind="stable")

@@ -17,7 +17,7 @@ from holdfast.gallery import boxes as box_columns
 from holdfast.gallery import cache, check, columns, copying, database, items, kept, writing
 from holdfast.gallery.boxes import Boxes
 from holdfast.gallery.cache import Written
-from holdfast.gallery.exact import Doubles, Floats, Scan, Slots, nearest
+from holdfast.gallery.exact import SLACK, Doubles, Floats, Scan, Slots, nearest
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.ranking import Ranked, hits, rank
 from holdfast.gallery.store import Store, create_store, open_store, opened
@@ -128,6 +128,11 @@ class Gallery:
             parts = (box_columns.CENTRE, box_columns.RADIUS)
             return Boxes(*(self._store.gather(box_columns.kind(part, eps), slots) for part in parts))
 
+    def all_vectors(self) -> Floats:
+        """The vectors of all candidates, by slot; valid until the `snapshot` ends."""
+        with self.snapshot():
+            return self._filled()
+
     @property
     def max_norm(self) -> float:
         """At least the norm of every vector."""
@@ -204,6 +209,12 @@ class Gallery:
             ranked = rank([scan.nearest(wanted)], wanted, self._ids_at)
             found = items.items_at(self._store.connection, ranked.slots[0].tolist())
         return hits(name, ranked, 0, found), ranked.slots[0]
+
+    def possible(self, scan: Scan, radius: float, eps: float | None = None) -> Slots:
+        """Every slot whose distance can be `radius` or less, with `eps` more by what its box for `eps` allows."""
+        if eps is None:
+            return scan.possible(radius)
+        return scan.possible((radius + self.reach(eps).astype(np.float64)) * SLACK)
 
     def range_search(self, query: ArrayLike, radius: float, *, name: str = "0") -> Hits:
         """Every candidate whose float64 distance to the query is at most `radius`; there may be none."""

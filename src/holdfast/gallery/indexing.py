@@ -19,7 +19,7 @@ from holdfast.data.source import Source
 from holdfast.errors import DataError, GalleryError, ImageError
 from holdfast.gallery.bounding import Bounder
 from holdfast.gallery.boxes import Boxes, named
-from holdfast.gallery.gallery import Gallery
+from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.kept import Rechecked
 from holdfast.gallery.values import EmbedderInfo, Item
 from holdfast.gallery.writing import some
@@ -78,7 +78,7 @@ def as_stored(embedder: AnyEmbedder, info: EmbedderInfo) -> AnyEmbedder:
 def index_images(
     embedder: AnyEmbedder,
     images: Path,
-    gallery: Gallery,
+    gallery: AnyGallery,
     *,
     prefix: str = "",
     prune: bool = False,
@@ -210,7 +210,7 @@ class _Maker:
         return {eps: self._bounder.boxes(pixels, eps) for eps in sizes if self._bounder is not None}
 
 
-def _add_boxes(maker: _Maker, gallery: Gallery, eps: float, spec: ImageSpec) -> None:
+def _add_boxes(maker: _Maker, gallery: AnyGallery, eps: float, spec: ImageSpec) -> None:
     """Boxes for all images that a gallery holds already, from the files that it was made of."""
 
     def make(items: list[Item], vectors: NDArray[np.float32]) -> Boxes:
@@ -243,7 +243,7 @@ def _digest(content: bytes) -> str:
 
 
 def _store(
-    maker: _Maker, gallery: Gallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
+    maker: _Maker, gallery: AnyGallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
 ) -> None:
     """Embed and commit one piece; only what has changed is written."""
     broken = [read.item.id for read in piece if read.problem is not None]

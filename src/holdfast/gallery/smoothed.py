@@ -30,8 +30,8 @@ from holdfast.certify.smoothing.pairs import kth
 from holdfast.certify.smoothing.radius import half_space_radius
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery.exact import Floats, Slots
-from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.values import EmbedderInfo, Hit, Hits
 from holdfast.models import AnyEmbedder, Embedder, Foreign, Smoothed, to_unit
 from holdfast.progress import bar
@@ -116,7 +116,7 @@ def stored_smoothing(info: EmbedderInfo) -> Smoothing | None:
 
 
 def smoothed_search(
-    gallery: Gallery,
+    gallery: AnyGallery,
     embedder: Smoothed,
     pixels: NDArray[np.uint8],
     k: int,
@@ -165,10 +165,10 @@ def smoothed_search(
 class _Question:
     """What is asked about one query: a shortlist against all others, and the nearest's class against others."""
 
-    def __init__(self, gallery: Gallery, first: Array, k: int, how: Smoothing, bound: float) -> None:
+    def __init__(self, gallery: AnyGallery, first: Array, k: int, how: Smoothing, bound: float) -> None:
         self.k, self.how, self.bound = k, how, bound
         centre = first.mean(0)
-        self._all: Floats = gallery.scan(centre).vectors
+        self._all: Floats = gallery.all_vectors()
         self.listed = min(2 * k, len(self._all))
         near_by = max(self.listed, min(NEAR, PAIRS // self.listed))
         self.slots = gallery.search_arrays(centre, near_by)[1][0]

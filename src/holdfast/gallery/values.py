@@ -46,7 +46,7 @@ class Item:
 class GalleryInfo:
     """What a gallery says of itself; `generation` grows by one with each committed write of candidates."""
 
-    path: Path
+    path: Path | str
     uid: str
     dim: int
     count: int
@@ -55,6 +55,8 @@ class GalleryInfo:
     generation: int
     boxes: tuple[float, ...] = ()
     """For which eps (linf) it has boxes of what altered candidates can become; smallest first."""
+    index: str = "FLAT"
+    """How the nearest are found: FLAT compares with all; any other may miss some."""
 
 
 @dataclass(frozen=True)
