@@ -101,7 +101,8 @@ def certify_metric(
     config = {
         "kind": KIND,
         "metric": config_hash({"transform": metric.transform.tolist(), "low": metric.low.tolist()}),
-        "about": metric.about,
+        # Where the features lay is no part of what was certified: they count by their digest.
+        "about": {key: value for key, value in metric.about.items() if key != "features"},
         "features": features.digest,
         "k": k,
         "exact": exact,
