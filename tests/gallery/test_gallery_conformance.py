@@ -562,7 +562,7 @@ def test_any_rounding_within_the_bound_is_harmless(milvus, monkeypatch):
     """Milvus may compute in any form: here each squared distance is off by as much as the bound allows."""
     if milvus.kind == "server":
         pytest.skip("Milvus is not asked here")
-    vectors = random(150, seed=8) + np.float32(200)
+    vectors = random(150, seed=8) + np.float32(400)
     ids = names(150)
     gallery = milvus.empty()
     gallery.add(ids, vectors)
