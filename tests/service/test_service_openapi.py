@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import schemathesis
@@ -18,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from serving import png
 
+ROOT = Path(__file__).resolve().parents[2]
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
@@ -84,3 +87,13 @@ def test_generated_requests_get_only_answers_that_are_described(schema, client, 
             check()
     assert seen[200] or mode == "negative", seen
     assert seen[422], seen
+
+
+def test_the_page_about_the_service_names_every_route_and_only_real_options(schema):
+    page = (ROOT / "docs" / "service.md").read_text()
+    for found in schema.get_all_operations():
+        path = found.ok().path.replace("{id}", "ID").replace("{digest}", "DIGEST")
+        assert path in page, path
+    told = (ROOT / "docs" / "cli.md").read_text()
+    for option in set(re.findall(r"--[a-z-]+", re.sub(r"(podman|curl) .*?(holdfast serve|\n)", "", page))):
+        assert option in told, option
