@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from holdfast.certify import Method
@@ -80,7 +81,7 @@ class Served:
         if isinstance(network, Embedder):
             network.eval().requires_grad_(False)  # An attack that ends would wake the weights under another.
         self.attackable = isinstance(network, Embedder)
-        self._bounded = _bounded(self.embedder)
+        self.bounder = _bounder(self.embedder)
 
     def close(self) -> None:
         with self._lock:
@@ -122,10 +123,10 @@ class Served:
     def traits(self, info: GalleryInfo) -> Traits:
         if isinstance(self.embedder, Smoothed):
             return Traits(("query:l2",), (), self.attackable)
-        threats = ["query:linf"] if self._bounded else []
+        threats = ["query:linf"] if self.bounder else []
         if info.boxes:
-            threats += ["candidates:linf"] + (["both:linf"] if self._bounded else [])
-        return Traits(tuple(threats), METHODS if self._bounded else ("interval",), self.attackable)
+            threats += ["candidates:linf"] + (["both:linf"] if self.bounder else [])
+        return Traits(tuple(threats), METHODS if self.bounder else ("interval",), self.attackable)
 
     def item(self, id: str) -> Item:
         return self.use("plain", lambda gallery: self._item(gallery, id))
@@ -184,7 +185,9 @@ class Served:
                 info = gallery.info
                 most = min(k, info.count)
                 limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
-                found = certified_search(gallery, self.embedder, pixels, max(1, most), limited, method=method)
+                found = certified_search(
+                    gallery, self.embedder, pixels, max(1, most), limited, method=method, bounder=self.bounder
+                )
                 return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
 
         return self.use("dear" if self.dear(threat, method) else "certified", search)
@@ -310,7 +313,9 @@ class Engine:
         for one in self:
             blank = np.zeros(one.embedder.spec.shape, dtype=np.uint8)
             with suppress(HoldfastError):
-                if not isinstance(one.embedder, Smoothed):
+                if isinstance(one.embedder, Smoothed):
+                    next(one.embedder.sample(torch.zeros(one.embedder.spec.shape), 0, 1))
+                else:
                     one.plain([(blank, 10)])
                     one.certified(blank, 10, Threat.parse("linf:0"))
 
@@ -354,12 +359,12 @@ def _other(gallery: Gallery) -> bool:
         return "open it again" in str(error)
 
 
-def _bounded(embedder: AnyEmbedder) -> bool:
+def _bounder(embedder: AnyEmbedder) -> Bounder | None:
+    """The embedder as its bounds see it, made once: tracing a network disturbs every thread that uses one."""
     try:
-        Bounder(embedder)
+        return Bounder(embedder)
     except HoldfastError:
-        return False
-    return True
+        return None
 
 
 def _named(text: str) -> tuple[str, str]:
