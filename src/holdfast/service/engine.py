@@ -76,7 +76,8 @@ class Served:
             first.close()
             raise
         self._handles["plain"], self._files["plain"] = first, _file(where)
-        self._info = first.info
+        self.known = first.info
+        """What the gallery last said of itself."""
         network = self.embedder.base if isinstance(self.embedder, Smoothed) else self.embedder
         if isinstance(network, Embedder):
             network.eval().requires_grad_(False)  # An attack that ends would wake the weights under another.
@@ -110,15 +111,15 @@ class Served:
         return text.replace(str(Path(self.where)), f"gallery '{self.name}'")
 
     def info(self) -> GalleryInfo:
-        self._info = self.use("plain", lambda gallery: gallery.info)
-        return self._info
+        self.known = self.use("plain", lambda gallery: gallery.info)
+        return self.known
 
     def last_info(self) -> tuple[GalleryInfo, bool]:
         """What the gallery says of itself and True; what it last said and False where it does not answer."""
         try:
             return self.info(), True
         except UnavailableError:
-            return self._info, False
+            return self.known, False
 
     def traits(self, info: GalleryInfo) -> Traits:
         if isinstance(self.embedder, Smoothed):
@@ -176,13 +177,14 @@ class Served:
     ) -> Outcome:
         """The nearest candidates, and where each can stand under every attack within `threat`."""
         start = time.perf_counter()
-        self.check_threat(threat, method, seed)
         if isinstance(self.embedder, Smoothed):
+            self.check_threat(self.known, threat, method)
             return self.smoothed(pixels, k, threat, seed)
 
         def search(gallery: Gallery) -> Outcome:
             with gallery.snapshot():
                 info = gallery.info
+                self.check_threat(info, threat, method, seed)
                 most = min(k, info.count)
                 limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
                 found = certified_search(
@@ -192,9 +194,10 @@ class Served:
 
         return self.use("dear" if self.dear(threat, method) else "certified", search)
 
-    def check_threat(self, threat: Threat, method: Method = "interval", seed: int | None = None) -> None:
+    def check_threat(
+        self, info: GalleryInfo, threat: Threat, method: Method = "interval", seed: int | None = None
+    ) -> None:
         """Refuse what this gallery cannot certify, with what it can."""
-        info = self.info()
         traits = self.traits(info)
         side = f"{threat.who}:{threat.norm}"
         if side not in traits.threats:
