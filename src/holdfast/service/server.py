@@ -1,0 +1,79 @@
+"""The service as a process: galleries opened, an address bound, requests answered until a signal ends it."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from holdfast.service.address import LOCAL, check_address, is_local, listen
+from holdfast.service.app import create_app
+from holdfast.service.desk import Desk
+from holdfast.service.engine import Engine
+from holdfast.service.guard import HEADERS_AT_MOST
+from holdfast.service.keys import KeyRing
+from holdfast.service.limits import Limits
+from holdfast.service.logs import log, set_up
+from holdfast.service.pictures import QueryStore
+
+DRAIN = 10
+"""Seconds that requests under way have to end after a signal."""
+
+
+def serve(
+    galleries: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    keys: Path | None = None,
+    models: Sequence[str] = (),
+    writable: bool = False,
+    hosts: Sequence[str] = (),
+    queries: Path | None = None,
+    limits: Limits | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let requests under way end, and return.
+
+    Beyond this machine it is served only with keys. `hosts` are further names by which it may be called;
+    `queries` is a folder for pictures that were searched for, else they are gone when the service ends.
+    """
+    check_address(host, keys)
+    ring = None if keys is None else KeyRing(keys)
+    limits = limits or Limits()
+    allowed = {*LOCAL, host, *hosts} if hosts or is_local(host) else None
+    listener = listen(host, port)
+    with listener, tempfile.TemporaryDirectory(prefix="holdfast-queries-") as temporary:
+        desk = Desk(
+            Engine.open(galleries, models, writable=writable),
+            limits,
+            QueryStore(queries or Path(temporary), limits.cache),
+        )
+        set_up()
+        desk.engine.warm()
+        log("listening", address=f"http://{_shown(host)}:{listener.getsockname()[1]}", keys=ring is not None)
+        # The server raises the signals that ended it once more when it has ended: to be asked to stop is no failure.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        uvicorn.Server(configured(create_app(desk, ring, hosts=allowed))).run(sockets=[listener])
+
+
+def configured(app: Any) -> uvicorn.Config:
+    """How the server itself is set up: it says nothing of itself, and trusts no header about who asks."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=DRAIN,
+        h11_max_incomplete_event_size=2 * HEADERS_AT_MOST,
+    )
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
