@@ -1,0 +1,71 @@
+// What an attack did to a query: the pictures, and how the ranking moved.
+
+import { picture } from "./cards.js";
+import { drawSlope } from "./charts.js";
+import { el, shape } from "./dom.js";
+import { count, sizeText } from "./words.js";
+
+const inTop = (rank, k) => rank !== null && rank !== undefined && rank <= k;
+
+// What the attack shows about the promise, in one sentence or two.
+export function outcome(answer) {
+  const { k } = answer.before;
+  const certified = answer.before.hits.filter((hit) => hit.verdict === "CERTIFIED");
+  const after = new Map(answer.moves.map((move) => [move.id, move.after]));
+  const others = answer.before.hits.filter((hit) => hit.verdict !== "CERTIFIED");
+  const lost = others.filter((hit) => !inTop(after.get(hit.id), k));
+  const fell = certified.filter((hit) => !inTop(after.get(hit.id), k));
+  const rest = (name) => lost.length ? `${lost.length} of ${count(others.length, name)} left the top ${k}` : `${others.length === 1 ? `the one ${name}` : `the ${count(others.length, name)}`} stayed too`;
+  if (fell.length || !answer.held) {
+    return { kind: "bad", text: `${count(fell.length, "certified hit")} left the top ${k}. That contradicts the proof: please report it with this link.` };
+  }
+  if (!certified.length) {
+    const told = lost.length ? `${lost.length} of ${count(others.length, "hit")} left the top ${k}` : `all ${count(others.length, "hit")} stayed in the top ${k} this time`;
+    return { kind: lost.length ? "open" : "calm", text: `No hit is certified at this strength, so nothing was promised: ${told}.` };
+  }
+  const held = certified.length === 1 ? "The certified hit held" : `All ${certified.length} certified hits held`;
+  return { kind: "good", text: others.length ? `${held}; ${rest("other hit")}.` : `${held}.` };
+}
+
+function table(answer, certified) {
+  const { k } = answer.before;
+  const place = (rank) => (rank === null || rank === undefined ? "–" : rank.toLocaleString("en"));
+  const rows = answer.moves
+    .filter(({ before, after }) => inTop(before, k) || inTop(after, k))
+    .map(({ id, before, after }) => el("tr", null, el("th", { scope: "row" }, id), el("td", null, place(before)), el("td", null, place(after)), el("td", null, certified.has(id) ? "yes" : "–")));
+  const head = ["candidate", "rank before", "rank after", "certified"].map((name) => el("th", { scope: "col" }, name));
+  return el("details", null,
+    el("summary", null, "The ranks as a table"),
+    el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Ranks before and after the attack" },
+      el("table", null, el("thead", null, el("tr", null, head)), el("tbody", null, rows))),
+  );
+}
+
+const shown = (url, alt, ...caption) => el("figure", null, picture(url, alt), el("figcaption", null, caption));
+
+export function renderAttack(answer, { name, norm, eps, named }) {
+  const { k } = answer.before;
+  const certified = new Set(answer.before.hits.filter((hit) => hit.verdict === "CERTIFIED").map((hit) => hit.id));
+  const pictures = new Map([...answer.before.hits, ...answer.after.hits].map((hit) => [hit.id, hit.image]));
+  const { kind, text } = outcome(answer);
+  const first = [answer.before.hits[0], answer.after.hits[0]];
+  const says = first[0]?.id === first[1]?.id
+    ? "The first hit is the same."
+    : `The first hit was ${first[0]?.id} and is now ${first[1]?.id}.`;
+  return el("section", { class: `attack-result ${kind}`, "aria-label": `Attack on ${name}` },
+    named ? el("h3", null, name) : null,
+    el("p", { class: `outcome ${kind}` }, shape(kind === "good" ? "certified" : "unknown"), el("span", null, text)),
+    el("p", { class: "soft small" }, `${says} Strength ${sizeText(norm, eps)}, ${count(answer.steps, "step")}, ${answer.seconds.toFixed(1)} s.`),
+    el("div", { class: "attack-show" },
+      el("div", { class: "trio" },
+        shown(answer.before.query.image, "The query", "query"),
+        shown(answer.altered, "The query after the attack", "altered"),
+        shown(answer.difference, `What the attack changed, amplified ${Math.round(answer.amplify)} times`, `difference × ${Math.round(answer.amplify)}`)),
+      el("figure", { class: "slope-figure" },
+        drawSlope(answer.moves, k, (id) => pictures.get(id), certified),
+        el("figcaption", { class: "legend" },
+          el("span", { class: "kept" }, "certified"), el("span", { class: "moved" }, "not certified"), el("span", { class: "lost" }, "left"), el("span", { class: "new" }, "came in"))),
+    ),
+    table(answer, certified),
+  );
+}
