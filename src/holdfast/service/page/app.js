@@ -178,9 +178,12 @@ function settings() {
   who.replaceChildren(el("legend", null, "The attacker alters"), ...Object.keys(WHO).map((side) => {
     const able = sides.includes(side);
     const input = el("input", { type: "radio", name: "who", value: side, checked: side === state.threat.who, disabled: !able });
-    const why = side === "query" ? "this embedder cannot be certified" : gallery.smoothed ? "a smoothed gallery is certified for altered queries" : "index with --boxes to certify altered candidates";
-    return el("label", { title: able ? null : why }, input, el("span", null, WHO[side]));
+    return el("label", null, input, el("span", null, WHO[side]));
   }));
+  const all = sides.length === Object.keys(WHO).length;
+  by("who-note").hidden = all;
+  by("who-note").textContent = !sides.length ? "This embedder cannot be certified."
+    : gallery.smoothed ? "A smoothed gallery is certified for altered queries." : "Altered candidates: index with --boxes to certify them.";
   by("most-field").hidden = state.threat.who !== "candidates";
   by("most").value = state.threat.most;
   const method = by("method").value;
@@ -260,20 +263,24 @@ async function examples() {
 // ---- attacking
 
 function offerAttack() {
-  const able = state.columns.some((column) => column.gallery.attackable && column.plain?.hits.length);
+  const able = state.status.roles.includes("attack") && state.columns.some((column) => column.gallery.attackable && column.plain?.hits.length);
   by("attack").hidden = !able;
   if (!able) return;
   const goal = by("goal").value;
-  const goals = state.status.objectives ?? ["es", "qa-", "qa+", "gtt"];
-  choices(by("goal"), goals.map((name) => [name, GOALS[name] ?? name]), goals.includes(goal) ? goal : goals[0]);
-  const target = by("target").value;
-  const ids = state.columns[0].hits.map((hit) => [hit.id, `${hit.rank}: ${hit.id}`]);
-  choices(by("target"), ids, target);
+  const labelled = state.columns.every((column) => column.hits[0]?.label);
+  const goals = Object.entries(GOALS).filter(([name]) => name !== "misrank" || labelled);
+  choices(by("goal"), goals, goal || goals[0][0]);
+  by("targets").replaceChildren(...state.columns[0].hits.map((hit) => el("option", { value: hit.id }, `rank ${hit.rank}`)));
   by("steps").max = String(state.status.limits.attack_steps);
   aim();
 }
 
-const aim = () => { by("target-field").hidden = !["qa+", "qa-", "tma"].includes(by("goal").value); };
+function aim() {
+  const goal = by("goal").value;
+  by("target-field").hidden = goal !== "lower" && goal !== "raise";
+  by("target").required = goal === "raise";
+  by("target").placeholder = goal === "raise" ? "id of a candidate" : "the first hit";
+}
 
 async function attack(event) {
   event.preventDefault();
@@ -295,7 +302,7 @@ async function attack(event) {
   const told = [];
   try {
     for (const column of able) {
-      const norm = column.smoothed ? "l2" : dial.norm;
+      const { norm } = dial;
       const fields = {
         gallery: column.gallery.name, k: column.k, objective: by("goal").value, steps: by("steps").value,
         target: by("target-field").hidden ? null : by("target").value, threat: threatText({ who: "query", norm }, eps),

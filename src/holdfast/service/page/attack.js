@@ -5,7 +5,7 @@ import { drawSlope } from "./charts.js";
 import { el, shape } from "./dom.js";
 import { count, sizeText } from "./words.js";
 
-const inTop = (rank, k) => rank !== null && rank !== undefined && rank <= k;
+const inTop = (rank, k) => rank !== null && rank <= k;
 
 // What the attack shows about the promise, in one sentence or two.
 export function outcome(answer) {
@@ -20,21 +20,28 @@ export function outcome(answer) {
     return { kind: "bad", text: `${count(fell.length, "certified hit")} left the top ${k}. That contradicts the proof: please report it with this link.` };
   }
   if (!certified.length) {
-    const told = lost.length ? `${lost.length} of ${count(others.length, "hit")} left the top ${k}` : `all ${count(others.length, "hit")} stayed in the top ${k} this time`;
-    return { kind: lost.length ? "open" : "calm", text: `No hit is certified at this strength, so nothing was promised: ${told}.` };
+    const who = lost.length === others.length ? `all ${count(others.length, "hit")}` : `${lost.length} of ${count(others.length, "hit")}`;
+    const told = lost.length ? `${who} left the top ${k}` : `this time all ${count(others.length, "hit")} stayed in the top ${k}`;
+    return { kind: lost.length ? "lost" : "calm", text: `No hit is certified against this, so nothing was promised: ${told}.` };
   }
   const held = certified.length === 1 ? "The certified hit held" : `All ${certified.length} certified hits held`;
   return { kind: "good", text: others.length ? `${held}; ${rest("other hit")}.` : `${held}.` };
 }
 
-function table(answer, certified) {
+// The server tells of the hits that were there; those that came in were beyond the last rank before.
+const allMoves = (answer) => {
+  const told = new Set(answer.moves.map(({ id }) => id));
+  return [...answer.moves, ...answer.after.hits.filter(({ id }) => !told.has(id)).map(({ id, rank }) => ({ id, before: null, after: rank }))];
+};
+
+function table(answer, certified, open) {
   const { k } = answer.before;
-  const place = (rank) => (rank === null || rank === undefined ? "–" : rank.toLocaleString("en"));
-  const rows = answer.moves
+  const place = (rank) => (rank === null ? `beyond ${k}` : rank.toLocaleString("en"));
+  const rows = allMoves(answer)
     .filter(({ before, after }) => inTop(before, k) || inTop(after, k))
-    .map(({ id, before, after }) => el("tr", null, el("th", { scope: "row" }, id), el("td", null, place(before)), el("td", null, place(after)), el("td", null, certified.has(id) ? "yes" : "–")));
-  const head = ["candidate", "rank before", "rank after", "certified"].map((name) => el("th", { scope: "col" }, name));
-  return el("details", null,
+    .map(({ id, before, after }) => el("tr", null, el("th", { scope: "row", title: id }, el("bdi", null, id)), el("td", null, place(before)), el("td", null, place(after)), el("td", null, certified.has(id) ? "yes" : "–")));
+  const head = ["candidate", "before", "after", "certified"].map((name) => el("th", { scope: "col" }, name));
+  return el("details", { open },
     el("summary", null, "The ranks as a table"),
     el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Ranks before and after the attack" },
       el("table", null, el("thead", null, el("tr", null, head)), el("tbody", null, rows))),
@@ -57,15 +64,15 @@ export function renderAttack(answer, { name, norm, eps, named }) {
     el("p", { class: `outcome ${kind}` }, shape(kind === "good" ? "certified" : "unknown"), el("span", null, text)),
     el("p", { class: "soft small" }, `${says} Strength ${sizeText(norm, eps)}, ${count(answer.steps, "step")}, ${answer.seconds.toFixed(1)} s.`),
     el("div", { class: "attack-show" },
-      el("div", { class: "trio" },
-        shown(answer.before.query.image, "The query", "query"),
+      el("div", { class: "seen" }, el("div", { class: "trio" },
+        shown(answer.clean ?? answer.before.query.image, "The query as the network sees it", "query"),
         shown(answer.altered, "The query after the attack", "altered"),
         shown(answer.difference, `What the attack changed, amplified ${Math.round(answer.amplify)} times`, `difference × ${Math.round(answer.amplify)}`)),
+        table(answer, certified, !named && matchMedia("(min-width: 40rem)").matches)),
       el("figure", { class: "slope-figure" },
-        drawSlope(answer.moves, k, (id) => pictures.get(id), certified),
+        drawSlope(allMoves(answer), k, (id) => pictures.get(id), certified),
         el("figcaption", { class: "legend" },
           el("span", { class: "kept" }, "certified"), el("span", { class: "moved" }, "not certified"), el("span", { class: "lost" }, "left"), el("span", { class: "new" }, "came in"))),
     ),
-    table(answer, certified),
   );
 }

@@ -3,7 +3,7 @@
 import { show } from "./api.js";
 import { drawInterval } from "./charts.js";
 import { el, shape } from "./dom.js";
-import { VERDICT, because, count, nothingPromised, sizeText, threatSentence } from "./words.js";
+import { VERDICT, because, count, nothingPromised, provenText, threatSentence } from "./words.js";
 
 export function picture(url, alt, attributes = {}) {
   if (!url) return el("div", { class: "no-picture", role: "img", "aria-label": `${alt} (no picture)` }, "no picture");
@@ -26,20 +26,22 @@ function reachBar(reach, eps, max) {
   return el("div", { class: "reach", "aria-hidden": "true", "--to": part(reach), "--at": part(eps) }, el("i"), el("b"));
 }
 
-const fact = (name, value, kind = "") => el("div", { class: kind }, el("dt", null, name), el("dd", null, value));
+// A list of terms may hold nothing but terms: a drawing stands below it.
+const fact = (name, value, drawing = null, kind = "") =>
+  el("div", { class: `fact ${kind}` }, el("dl", null, el("dt", null, name), el("dd", null, value)), drawing);
 
 function facts(hit, { kind, reach, exact }, column, { threat, eps, max }) {
   const list = [fact("distance", hit.distance.toFixed(4) + (hit.tied ? " (tie)" : ""))];
   if (kind === "none") return list;
   if (!column.smoothed) {
     const sure = kind === "certified";
-    const ranks = exact ? (exact.best === exact.worst ? `${exact.best}` : `${exact.best}–${exact.worst}`) : sure ? `within 1–${column.k}` : "…";
-    list.push(fact("ranks", ranks, exact ? "" : "stale"));
-    list.push(drawInterval(hit.rank, exact?.best ?? (sure ? 1 : hit.rank), exact?.worst ?? (sure ? column.k : hit.rank), column.k));
+    const ranks = exact ? (exact.best === exact.worst ? `${exact.best}` : `${exact.best}–${exact.worst.toLocaleString("en")}`) : sure ? `within 1–${column.k}` : "…";
+    const drawn = drawInterval(hit.rank, exact?.best ?? (sure ? 1 : hit.rank), exact?.worst ?? (sure ? column.k : hit.rank), column.k);
+    list.push(fact("ranks", ranks, drawn, exact ? "" : "stale"));
   }
-  if (reach !== null) {
-    list.push(fact(column.smoothed && threat.norm === "l2" ? "radius" : "proven to", reach < 0 ? "nothing" : sizeText(threat.norm, reach)));
-    list.push(reachBar(reach, eps, max));
+  if (reach !== null && threat.who === "query") {
+    const name = column.smoothed && threat.norm === "l2" ? "radius" : "proven to";
+    list.push(fact(name, reach < 0 ? "nothing" : provenText(threat.norm, reach), reachBar(reach, eps, max)));
   }
   return list;
 }
@@ -55,13 +57,11 @@ function describe(item, hit, column, asked, other) {
   const standing = column.standing(hit, asked.threat, asked.eps);
   item.className = `card ${standing.kind}`;
   item.dataset.verdict = standing.kind;
-  const plots = facts(hit, standing, column, asked);
   item.lastChild.replaceChildren(
     el("div", { class: "line" }, standing.kind === "none" ? null : chip(standing.kind), mark(hit, other)),
     el("p", { class: "title" }, hit.label ?? hit.id),
-    hit.label ? el("p", { class: "id soft" }, hit.id) : "",
-    // A list of terms may hold nothing but terms: drawings stand beside it.
-    ...plots.map((part) => (part.querySelector?.("dt") ? el("dl", null, part) : part)),
+    hit.label ? el("p", { class: "id soft", title: hit.id }, el("bdi", null, hit.id)) : "",
+    el("div", { class: "facts" }, facts(hit, standing, column, asked)),
     el("p", { class: "reason" }, because(hit, column, asked, standing)),
   );
 }

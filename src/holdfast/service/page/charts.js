@@ -56,8 +56,7 @@ export function drawSlope(moves, k, pictureOf, certified) {
     svg("text", { x: left - 34, y: 12, class: "head" }, "before"),
     svg("text", { x: right, y: 12, class: "head" }, "after"),
     line(0, y(k) + row / 2 + 2, width, y(k) + row / 2 + 2, "cut"),
-    svg("text", { x: width / 2, y: y(k + 1) + 4, class: "below" }, `beyond rank ${k}`),
-  ];
+    ];
   for (let rank = 1; rank <= k; rank += 1) {
     parts.push(svg("text", { x: 14, y: y(rank) + 4, class: "rank" }, String(rank)));
     parts.push(svg("text", { x: width - 14, y: y(rank) + 4, class: "rank" }, String(rank)));
@@ -78,5 +77,6 @@ export function drawSlope(moves, k, pictureOf, certified) {
     if (inside) parts.push(picture(id, left - side - 6, before));
     if (stays) parts.push(picture(id, right + 6, after));
   }
+  parts.push(svg("text", { x: width / 2, y: y(k + 1) + 8, class: "below" }, `beyond rank ${k}`));
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "slopes", "aria-hidden": "true", focusable: "false" }, parts);
 }

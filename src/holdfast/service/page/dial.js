@@ -5,7 +5,7 @@ import { by } from "./dom.js";
 import { count, sizeText } from "./words.js";
 
 const SCALES = {
-  linf: { unit: 1 / 255, ends: [[4, 0.05], [8, 0.1], [16, 0.1], [32, 0.25], [64, 0.5], [128, 1], [255, 1]], start: 2 },
+  linf: { unit: 1 / 255, ends: [[4, 0.05], [8, 0.1], [12, 0.1], [16, 0.1], [24, 0.25], [32, 0.25], [48, 0.5], [64, 0.5], [128, 1], [255, 1]], start: 2 },
   l2: { unit: 1, ends: [[0.5, 0.005], [1, 0.01], [2, 0.02], [4, 0.05], [8, 0.1], [16, 0.1], [64, 0.5]], start: 0.1 },
 };
 
@@ -54,7 +54,7 @@ export class Dial {
       this.limit(most / this.unit, most / this.unit / 100);
       return;
     }
-    const wanted = Math.max(farthest * 1.15, this.eps) / this.unit;
+    const wanted = Math.max(farthest * 1.08, this.eps) / this.unit;
     const [end, step] = SCALES[this.norm].ends.find(([last]) => last >= wanted) ?? SCALES[this.norm].ends.at(-1);
     this.limit(end, step);
   }
@@ -63,6 +63,7 @@ export class Dial {
     const { eps, max } = this;
     by("size-value").textContent = sizeText(this.norm, eps);
     const shown = columns.filter((column) => column.plain && column.answers(threat));
+    by("curve").toggleAttribute("hidden", !shown.length || threat.who !== "query");
     const curves = shown.map((column) => column.hits.map((hit) => column.farthest(hit, threat)));
     drawCurve(by("curve"), curves, { most: Math.max(1, ...shown.map((column) => column.hits.length)), max, at: eps });
     const tally = shown
