@@ -29,6 +29,10 @@ COMMANDS = [
     "gallery compact",
     "metric learn",
     "metric certify",
+    "serve",
+    "key add",
+    "key list",
+    "key remove",
 ]
 
 

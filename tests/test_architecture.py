@@ -10,7 +10,7 @@ from pathlib import Path
 import holdfast
 
 PACKAGE = Path(holdfast.__file__).parent
-SHARED = {"errors", "spec", "files", "progress", "provenance", "randomness", "threat", "memory"}
+SHARED = {"errors", "spec", "files", "progress", "provenance", "randomness", "threat", "memory", "deadline"}
 ALLOWED = {
     "data": set(),
     "models": set(),
@@ -42,6 +42,18 @@ ALLOWED = {
         "training",
         "gallery",
         "evaluate",
+    },
+    "service": {
+        "data",
+        "models",
+        "metrics",
+        "bounds",
+        "attacks",
+        "certify",
+        "training",
+        "gallery",
+        "evaluate",
+        "report",
     },
 }
 

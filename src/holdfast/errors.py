@@ -43,6 +43,10 @@ class StorageError(HoldfastError):
     """Writing failed (disk full, no permission); what was there before is intact."""
 
 
+class OutOfTimeError(HoldfastError):
+    """Work was stopped because it took longer than it was given."""
+
+
 class MissingExtraError(HoldfastError):
     """An optional part of Holdfast is needed and not installed."""
 

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from holdfast import deadline
 from holdfast.bounds.box import Box
 from holdfast.bounds.graph import INPUT, Graph, Step
 from holdfast.bounds.interval import all_boxes
@@ -157,6 +158,7 @@ def _carried(steps: Sequence[Step], boxes: Sequence[Box], errors: Sequence[Tenso
     slopes = {len(steps): spec.reshape(*spec.shape[:2], *boxes[-1].centre.shape[1:])}
     constant = spec.new_zeros(spec.shape[:2])
     for number in range(len(steps) - 1, -1, -1):
+        deadline.check()
         if (slope := slopes.pop(number + 1, None)) is None:
             continue
         step = steps[number]

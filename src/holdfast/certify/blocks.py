@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from holdfast import deadline
 from holdfast.bounds import Box
 from holdfast.bounds.box import LARGEST_NORM
 from holdfast.bounds.threads import in_threads
@@ -96,6 +97,7 @@ def ranks_in_blocks(
     alone = attack_on(hits).ranks(places, places + 1)
     best, worst, known = alone.best.clone(), alone.worst.clone(), alone.known.clone()
     for first in range(0, len(others), BLOCK):
+        deadline.check()
         part = attack_on(np.concatenate([hits, others[first : first + BLOCK]])).ranks(places, places + 1)
         best += part.best - alone.best
         worst += part.worst - alone.worst

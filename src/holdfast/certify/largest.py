@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from holdfast import deadline
+
 
 def largest_eps(
     certified: Callable[[Tensor], Tensor], count: int, *, most: float = 1.0, steps: int = 12
@@ -22,6 +24,7 @@ def largest_eps(
     whole = certified(high) & (low >= 0)
     low = torch.where(whole, high, low)
     for _ in range(steps):
+        deadline.check()
         middle = (low.clamp(min=0) + high) / 2
         sure = certified(middle) & (low >= 0) & ~whole
         low = torch.where(sure, middle, low)

@@ -19,6 +19,7 @@ from holdfast.cli import (
     report,
     reproduce,
     search,
+    serve,
     train,
 )
 
@@ -59,3 +60,5 @@ app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(gallery.app, name="gallery")
 app.add_typer(metric.app, name="metric")
+app.command("serve")(serve.serve)
+app.add_typer(serve.key_app, name="key")

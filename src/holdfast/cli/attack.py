@@ -46,12 +46,12 @@ def attack(
     json: Json = False,
 ) -> None:
     """Alter a picture so that a search goes wrong, and see what is left of it after PNG and JPEG."""
-    from holdfast.cli.gallery import open_with_embedder
     from holdfast.data import read_image
     from holdfast.errors import ConfigError
     from holdfast.evaluate.attacked import Settings
     from holdfast.evaluate.photo import attack_photo, png
     from holdfast.files import atomic_write
+    from holdfast.gallery.opening import open_with_embedder
     from holdfast.threat import Threat
 
     wanted = Threat.parse(threat)

@@ -4,54 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli.output import Json, print_json, print_table
 
-if TYPE_CHECKING:
-    from holdfast.gallery import Gallery
-    from holdfast.models import AnyEmbedder
-
 app = typer.Typer(help="Galleries: info, certificates, verify, remove, compact.", no_args_is_help=True)
 
 Path_ = Annotated[Path, typer.Argument(metavar="GALLERY", help="A gallery made by 'holdfast index'.")]
-
-
-def open_with_embedder(
-    path: Path, model: Path | None, *, readonly: bool = True
-) -> tuple[Gallery, AnyEmbedder]:
-    """A gallery and the embedder that made it, found where it was or at `model`."""
-    from holdfast import models
-    from holdfast.errors import GalleryError, ModelError
-    from holdfast.gallery import Gallery
-    from holdfast.gallery.indexing import embedder_info
-    from holdfast.gallery.smoothed import smoothed, stored_smoothing
-
-    gallery = Gallery.open(path, readonly=readonly)
-    try:
-        hint = gallery.info.embedder.location
-        if model is None and hint is None:
-            raise GalleryError(f"{path} does not say where its embedder is; name it with --model")
-        if model is None and models.named_by_file(str(hint)):
-            # Opening a gallery must not run a file that the gallery itself names.
-            raise GalleryError(f"{path} was made by {hint}; name it with --model")
-        try:
-            embedder = models.find(model or str(hint))
-        except ModelError as error:
-            if model is not None:
-                raise
-            raise GalleryError(
-                f"the embedder of {path} is not where it was ({error}); name it with --model"
-            ) from None
-        how = stored_smoothing(gallery.info.embedder)
-        embedder = embedder if how is None else smoothed(embedder, how)
-        gallery.check_embedder(embedder_info(embedder))
-    except BaseException:
-        gallery.close()
-        raise
-    return gallery, embedder
 
 
 @app.command()

@@ -53,9 +53,9 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the images of a gallery that are nearest to a picture."""
-    from holdfast.cli.gallery import open_with_embedder
     from holdfast.errors import ConfigError, GalleryError
     from holdfast.files import atomic_write, refuse_other
+    from holdfast.gallery.opening import open_with_embedder
     from holdfast.models import Smoothed
     from holdfast.workflow import search as find
 

@@ -44,10 +44,10 @@ _TURNS = {
 }
 
 
-def decode(content: bytes, spec: ImageSpec | None) -> NDArray[np.uint8]:
+def decode(content: bytes, spec: ImageSpec | None, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """The image in `content` as C×H×W, upright, brought to `spec` (`None`: its own size and channels).
 
-    Raises ImageError with a short reason for whatever cannot be read whole. At most 64 Mpixel are
+    Raises ImageError with a short reason for whatever cannot be read whole. At most `max_pixels` are
     decoded; the size is checked before any pixel is. Safe to call from several threads.
     """
     if not content:
@@ -56,7 +56,7 @@ def decode(content: bytes, spec: ImageSpec | None) -> NDArray[np.uint8]:
         raise ImageError(f"too large: {len(content)} bytes")
     with _strict_and_quiet():
         try:
-            return _decode(content, spec)
+            return _decode(content, spec, max_pixels)
         except ImageError:
             raise
         except Exception as cause:
@@ -78,17 +78,17 @@ def read_image(path: str | Path, spec: ImageSpec | None = None) -> NDArray[np.ui
         raise ImageError(f"could not read the image {path}: {reason}") from cause
 
 
-def _decode(content: bytes, spec: ImageSpec | None) -> NDArray[np.uint8]:
+def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int) -> NDArray[np.uint8]:
     with _open(content) as image:
         width, height = image.size
-        if width * height > MAX_PIXELS:
+        if width * height > max_pixels:
             raise ImageError(f"too large: {width}x{height} pixels")
         if width * height == 0:
             raise ImageError(f"no pixels: {width}x{height}")
         if spec is not None:
             image.draft(None, draft_size(width, height, spec))
         image.load()
-        if image.width * image.height > MAX_PIXELS:
+        if image.width * image.height > max_pixels:
             raise ImageError(f"too large: {image.width}x{image.height} pixels")
         turn = _TURNS.get(_orientation(image))
         flat = flatten(image, None if spec is None else spec.channels)

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from holdfast import deadline
 from holdfast.errors import ModelError
 from holdfast.models.embedder import Embedder, placement
 from holdfast.models.foreign import Foreign
@@ -97,6 +98,7 @@ class Smoothed:
         step = max(1, self.batch_size // BLOCK) * BLOCK
         first = start // BLOCK * BLOCK
         for low in range(first, stop, step):
+            deadline.check()
             high = min(low + step, -(-stop // BLOCK) * BLOCK)
             noise = torch.cat(
                 [

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from holdfast import deadline
 from holdfast.attacks.ball import Ball
 from holdfast.attacks.objectives.base import Assessment
 from holdfast.errors import ConfigError
@@ -83,6 +84,7 @@ def descend(oracle: Oracle, ball: Ball, start: Tensor, rule: Rule) -> Descent:
     best_then = best
 
     for k in range(1, rule.steps + 1):
+        deadline.check()
         moved = ball.project(x - _each(size, x) * ball.steepest(gradient))
         if rule.momentum and k > 1:
             moved = ball.project(x + (1 - rule.momentum) * (moved - x) + rule.momentum * (x - before))

@@ -1,0 +1,47 @@
+"""A gallery together with the embedder that made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast import models
+from holdfast.errors import GalleryError, ModelError
+from holdfast.gallery.gallery import Gallery
+from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.smoothed import smoothed, stored_smoothing
+from holdfast.models import AnyEmbedder
+
+
+def open_with_embedder(
+    path: Path, model: Path | None = None, *, readonly: bool = True
+) -> tuple[Gallery, AnyEmbedder]:
+    """A gallery and the embedder that made it, found where it was or at `model`."""
+    gallery = Gallery.open(path, readonly=readonly)
+    try:
+        return gallery, embedder_of(gallery, model)
+    except BaseException:
+        gallery.close()
+        raise
+
+
+def embedder_of(gallery: Gallery, model: Path | None = None) -> AnyEmbedder:
+    """The embedder that made a gallery, found where it was or at `model`; any other is refused."""
+    path, info = gallery.path, gallery.info.embedder
+    hint = info.location
+    if model is None and hint is None:
+        raise GalleryError(f"{path} does not say where its embedder is; name it with --model")
+    if model is None and models.named_by_file(str(hint)):
+        # Opening a gallery must not run a file that the gallery itself names.
+        raise GalleryError(f"{path} was made by {hint}; name it with --model")
+    try:
+        embedder = models.find(model or str(hint))
+    except ModelError as error:
+        if model is not None:
+            raise
+        raise GalleryError(
+            f"the embedder of {path} is not where it was ({error}); name it with --model"
+        ) from None
+    how = stored_smoothing(info)
+    embedder = embedder if how is None else smoothed(embedder, how)
+    gallery.check_embedder(embedder_info(embedder))
+    return embedder

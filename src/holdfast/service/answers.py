@@ -1,0 +1,262 @@
+"""What the service answers, as JSON: the models of the OpenAPI, and how results become them."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field
+
+from holdfast.certify import Verdict
+from holdfast.gallery import Hit, Hits, Item
+from holdfast.gallery.certified import CertifiedHit, CertifiedHits
+from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
+from holdfast.report.page import in_words
+from holdfast.service.engine import Outcome
+from holdfast.threat import Threat
+
+API = "/api/v1"
+
+
+class ImageShape(BaseModel):
+    """The images that an embedder takes."""
+
+    channels: int
+    height: int
+    width: int
+
+
+class SmoothingState(BaseModel):
+    """The noise of a smoothed gallery, and how it is searched."""
+
+    sigma: float
+    n: int = Field(description="Samples of each query.")
+    alpha: float = Field(description="All statements about a query are wrong with this probability at most.")
+
+
+class GalleryState(BaseModel):
+    """A gallery that is served."""
+
+    name: str
+    available: bool = Field(description="False: it does not answer now, and the numbers are those last seen.")
+    images: int
+    dim: int
+    generation: int = Field(description="Grows by one with each write.")
+    fingerprint: str = Field(description="Of the embedder that made it.")
+    architecture: str | None
+    image: ImageShape
+    smoothed: SmoothingState | None
+    boxes: list[float] = Field(description="For which eps (linf) altered candidates can be certified.")
+    threats: list[str] = Field(description="What can be certified: WHO:NORM.")
+    methods: list[str]
+    attackable: bool
+    writable: bool
+
+
+class LimitsState(BaseModel):
+    """What one request may ask for."""
+
+    k: int
+    bytes: int
+    pixels: int
+    batch: int
+    attack_steps: int
+    seconds: float
+
+
+class Status(BaseModel):
+    """The service, as this caller may use it."""
+
+    version: str
+    galleries: list[GalleryState]
+    limits: LimitsState
+    roles: list[str]
+
+
+class QueryState(BaseModel):
+    """The picture that was asked about: an upload (digest) or an item (id)."""
+
+    name: str
+    digest: str | None
+    id: str | None
+    image: str | None = Field(description="Where the picture can be seen.")
+
+
+class HitState(BaseModel):
+    """A candidate at a rank; what is null does not apply."""
+
+    rank: int
+    id: str
+    label: str | None
+    distance: float
+    tied: bool
+    image: str | None
+    best: int | None = Field(None, description="The best rank it can have under the threat.")
+    worst: int | None = Field(None, description="The worst.")
+    verdict: Verdict | None = None
+    eps: float | None = Field(
+        None, description="The size that is proved; for auto the largest that was found."
+    )
+    radius: float | None = Field(None, description="The l2 radius to which it stays (smoothed galleries).")
+    pixel: float | None = Field(None, description="The same for every pixel by itself.")
+    reason: str = ""
+
+
+class SearchAnswer(BaseModel):
+    """The hits of one query."""
+
+    query: QueryState
+    gallery: str
+    generation: int
+    k: int
+    threat: str | None
+    hits: list[HitState]
+    examined: int | None = Field(None, description="Candidates that needed the exact test.")
+    candidates: int
+    sharpened: bool | None = Field(
+        None, description="False: too many candidates for the method; interval was used."
+    )
+    alpha: float | None = None
+    samples: int | None = None
+    seed: int | None = None
+    seconds: float
+
+
+class BatchAnswer(BaseModel):
+    """The answers of several queries, in their order."""
+
+    results: list[SearchAnswer]
+
+
+class Move(BaseModel):
+    """Where an item stood before and after an attack, in the whole gallery."""
+
+    id: str
+    before: int
+    after: int
+
+
+class AttackAnswer(BaseModel):
+    """An attack, as it went: the pictures, and what a search says before and after."""
+
+    objective: str
+    target: str | None
+    threat: str
+    altered: str = Field(description="The altered picture, as a data URL (PNG).")
+    difference: str = Field(description="altered - clean around mid-grey, amplified, as a data URL (PNG).")
+    amplify: float
+    before: SearchAnswer
+    after: SearchAnswer
+    moves: list[Move]
+    held: bool = Field(description="Every CERTIFIED hit is still among the first k.")
+    steps: int
+    seconds: float
+
+
+class ItemAnswer(BaseModel):
+    """One candidate of a gallery."""
+
+    id: str
+    label: str | None
+    digest: str | None
+    image: str | None
+    gallery: str
+    generation: int
+
+
+class RemovedAnswer(BaseModel):
+    """What a removal did."""
+
+    id: str
+    gallery: str
+    removed: int
+    generation: int
+
+
+class HealthAnswer(BaseModel):
+    """Whether the service can answer, and if not, why."""
+
+    status: Literal["ok", "unavailable"]
+    problems: list[str] = []
+
+
+def item_url(item: Item | Hit, gallery: str) -> str | None:
+    """Where an item's picture is shown; None where the gallery does not say where it is kept."""
+    if item.path is None:
+        return None
+    return f"{API}/items/{quote(item.id, safe='/')}/image?gallery={quote(gallery, safe='')}"
+
+
+def search_answer(outcome: Outcome, query: QueryState, gallery: str) -> SearchAnswer:
+    """The answer to one search."""
+    found, threat = outcome.found, outcome.threat
+    answer = SearchAnswer(
+        query=query,
+        gallery=gallery,
+        generation=outcome.generation,
+        k=outcome.k,
+        threat=None if threat is None else str(threat),
+        hits=[],
+        candidates=outcome.candidates,
+        seconds=round(outcome.seconds, 6),
+    )
+    if isinstance(found, Hits):
+        answer.hits = [_plain(hit, gallery) for hit in found.hits]
+    elif isinstance(found, CertifiedHits):
+        answer.examined, answer.sharpened = found.examined, found.sharpened
+        answer.hits = [_certified(entry, found.threat, outcome.k, gallery) for entry in found.hits]
+    else:
+        assert isinstance(found, SmoothedHits)
+        answer.alpha, answer.samples, answer.seed = found.alpha, found.samples, found.seed
+        answer.hits = [_smoothed(entry, found, threat is not None, gallery) for entry in found.hits]
+    return answer
+
+
+def _plain(hit: Hit, gallery: str) -> HitState:
+    return HitState(
+        rank=hit.rank,
+        id=hit.id,
+        label=hit.label,
+        distance=hit.distance,
+        tied=hit.tied,
+        image=item_url(hit, gallery),
+    )
+
+
+def _certified(entry: CertifiedHit, threat: Threat, k: int, gallery: str) -> HitState:
+    hit = _plain(entry.hit, gallery)
+    hit.best, hit.worst, hit.verdict = entry.best, entry.worst, entry.verdict
+    hit.eps = entry.eps if entry.eps >= 0 else None
+    size = threat.size if threat.eps is not None else "" if hit.eps is None else f"{hit.eps:.4f}"
+    if entry.verdict == Verdict.CERTIFIED:
+        hit.reason = (
+            f"However {in_words(threat)} is altered by up to {size or f'{hit.eps:g}'} in each pixel, "
+            f"this stays among the first {k}."
+        )
+    elif threat.eps is None:
+        hit.reason = f"The bounds prove no size at which this stays among the first {k}."
+    else:
+        hit.reason = (
+            f"The bounds allow any rank from {entry.best} to {entry.worst}; "
+            "that is no attack, but no proof that it stays either."
+        )
+    return hit
+
+
+def _smoothed(entry: SmoothedHit, found: SmoothedHits, asked: bool, gallery: str) -> HitState:
+    hit = _plain(entry.hit, gallery)
+    if not asked:
+        return hit
+    hit.verdict = entry.verdict
+    hit.radius = entry.radius if math.isfinite(entry.radius) and entry.radius > 0 else None
+    hit.pixel = entry.pixel if hit.radius is not None else None
+    hit.eps = found.eps
+    if entry.verdict == Verdict.CERTIFIED:
+        hit.reason = (
+            f"However the query is altered by less than {entry.radius:.4f} in l2, this stays among the first "
+            f"{len(found.hits)}, up to the probability alpha."
+        )
+    else:
+        hit.reason = f"{entry.reason[:1].upper()}{entry.reason[1:]}."
+    return hit

@@ -1,0 +1,216 @@
+"""Who does the work of a request: threads by kind of work, so that a plain search waits behind nothing dearer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+
+from holdfast.certify import Method
+from holdfast.data import decode
+from holdfast.deadline import Deadline
+from holdfast.errors import OutOfTimeError
+from holdfast.gallery import Hits
+from holdfast.gallery.indexing import stored_image
+from holdfast.models import Smoothed
+from holdfast.service import metrics as measured
+from holdfast.service.attacking import Attacked, Wanted, attack
+from holdfast.service.batching import Batcher
+from holdfast.service.engine import Engine, Outcome, Pixels, Served
+from holdfast.service.limits import GRACE, Gate, Limits, Workers
+from holdfast.service.metrics import Metrics
+from holdfast.service.pictures import QueryStore, digest_of, shown
+from holdfast.service.problems import NotThereError, UnavailableError
+from holdfast.threat import Threat
+
+SHOWN = 512
+"""Small pictures that are kept in memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A picture that is asked about, as the gallery's embedder takes it."""
+
+    pixels: Pixels
+    name: str
+    digest: str | None = None
+    id: str | None = None
+    content: bytes = b""
+
+
+class Desk:
+    """The galleries and the threads that answer for them."""
+
+    def __init__(self, engine: Engine, limits: Limits, store: QueryStore) -> None:
+        self.engine, self.limits, self.store = engine, limits, store
+        self.metrics = Metrics(self._states)
+        self._pools: list[ThreadPoolExecutor] = []
+        self.pictures = self._workers("pictures", 4, 2 * limits.waiting)
+        self.certified = self._workers("certified", limits.heavy, limits.heavy_waiting)
+        self.proofs = self._workers("proofs", limits.heavy, limits.heavy_waiting)
+        self.attacks = self._workers("attacks", limits.heavy, limits.heavy_waiting)
+        self.writes = self._workers("writes", 1, limits.heavy_waiting)
+        self.plain_gate = Gate("searches", limits.waiting)
+        pool = self._pool("plain", max(1, len(list(engine))))
+        self._batchers = {
+            served.name: Batcher(served.plain, pool, seen=self.metrics.batches.observe) for served in engine
+        }
+        for kind in (self.pictures, self.certified, self.proofs, self.attacks, self.writes):
+            self._watch(kind.gate)
+        self._watch(self.plain_gate)
+        self._small: OrderedDict[tuple[str, int], tuple[bytes, str]] = OrderedDict()
+        self._small_lock = Lock()
+
+    def close(self) -> None:
+        """Stop what is under way, wait until it has stopped, and let go of the galleries."""
+        for kind in (self.certified, self.proofs, self.attacks, self.pictures):
+            kind.stop()
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+        self.engine.close()
+
+    async def uploaded(self, served: Served, content: bytes, name: str, deadline: Deadline) -> Query:
+        """An uploaded picture, kept so that it can be shown again."""
+
+        def read() -> Query:
+            pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
+            return Query(pixels, name, self.store.keep(content), content=content)
+
+        return await self.pictures.run(deadline, read)
+
+    async def earlier(self, served: Served, digest: str, deadline: Deadline) -> Query:
+        """A picture that was uploaded before."""
+
+        def read() -> Query:
+            content = self._kept(digest)
+            pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
+            return Query(pixels, digest, digest, content=content)
+
+        return await self.pictures.run(deadline, read)
+
+    async def of_item(self, served: Served, id: str, deadline: Deadline) -> Query:
+        """The picture of an item of the gallery."""
+
+        def read() -> Query:
+            return Query(decode(_picture(served, id), served.embedder.spec), id, id=id)
+
+        return await self.pictures.run(deadline, read)
+
+    async def plain(self, served: Served, query: Query, k: int, deadline: Deadline) -> Outcome:
+        """The nearest candidates; searches that wait are answered together."""
+        if isinstance(served.embedder, Smoothed):
+            return await self.proofs.run(deadline, lambda: served.smoothed(query.pixels, k))
+        return (await self.plain_batch(served, [query], k, deadline))[0]
+
+    async def plain_batch(
+        self, served: Served, queries: Sequence[Query], k: int, deadline: Deadline
+    ) -> list[Outcome]:
+        """The same for several pictures, which count as one that waits."""
+        if isinstance(served.embedder, Smoothed):
+            return [await self.plain(served, query, k, deadline) for query in queries]
+        self.plain_gate.enter()
+        batcher = self._batchers[served.name]
+        try:
+            asked = asyncio.gather(*(batcher.submit((query.pixels, k)) for query in queries))
+            return await asyncio.wait_for(asked, deadline.left + GRACE)
+        except TimeoutError:
+            raise OutOfTimeError(f"the search took longer than {deadline.seconds:g} seconds") from None
+        finally:
+            self.plain_gate.leave()
+
+    async def certify(
+        self,
+        served: Served,
+        query: Query,
+        k: int,
+        threat: Threat,
+        method: Method,
+        seed: int | None,
+        deadline: Deadline,
+    ) -> Outcome:
+        """The nearest candidates with what is proved of each."""
+        workers = self.proofs if served.dear(threat, method) else self.certified
+        outcome = await workers.run(deadline, lambda: served.certified(query.pixels, k, threat, method, seed))
+        if not isinstance(outcome.found, Hits):
+            for entry in outcome.found.hits:
+                self.metrics.verdicts.labels(str(entry.verdict)).inc()
+        return outcome
+
+    async def attack(
+        self,
+        served: Served,
+        query: Query,
+        k: int,
+        threat: Threat,
+        wanted: Wanted,
+        target: str | None,
+        steps: int,
+        deadline: Deadline,
+    ) -> Attacked:
+        """The picture altered, and what a search says before and after."""
+        return await self.attacks.run(
+            deadline,
+            lambda: attack(served, query.pixels, k, threat, wanted, target, steps=steps, own=query.id),
+        )
+
+    async def show_item(self, served: Served, id: str, size: int, deadline: Deadline) -> tuple[bytes, str]:
+        """An item's picture, small."""
+
+        def read() -> tuple[bytes, str]:
+            content = _picture(served, id)
+            return self._shown(content, digest_of(content), size)
+
+        return await self.pictures.run(deadline, read)
+
+    async def show_query(self, digest: str, size: int, deadline: Deadline) -> tuple[bytes, str]:
+        """A picture that was searched for, small."""
+        return await self.pictures.run(deadline, lambda: self._shown(self._kept(digest), digest, size))
+
+    def _shown(self, content: bytes, digest: str, size: int) -> tuple[bytes, str]:
+        with self._small_lock:
+            if (found := self._small.get((digest, size))) is not None:
+                self._small.move_to_end((digest, size))
+                return found
+        made = shown(content, size)
+        with self._small_lock:
+            self._small[digest, size] = made
+            while len(self._small) > SHOWN:
+                self._small.popitem(last=False)
+        return made
+
+    def _kept(self, digest: str) -> bytes:
+        content = self.store.read(digest)
+        if content is None:
+            raise NotThereError("there is no picture of this digest, or no longer; send it again")
+        return content
+
+    def _workers(self, name: str, threads: int, most: int) -> Workers:
+        return Workers(name, self._pool(name, threads), most)
+
+    def _pool(self, name: str, threads: int) -> ThreadPoolExecutor:
+        self._pools.append(ThreadPoolExecutor(threads, thread_name_prefix=name))
+        return self._pools[-1]
+
+    def _watch(self, gate: Gate) -> None:
+        self.metrics.waiting.labels(gate.name).set_function(lambda: gate.inside)
+
+    def _states(self) -> list[measured.GalleryState]:
+        found = []
+        for served in self.engine:
+            try:
+                info = served.info()
+                found.append(measured.GalleryState(served.name, info.count, info.generation, True))
+            except UnavailableError:
+                found.append(measured.GalleryState(served.name, 0, 0, False))
+        return found
+
+
+def _picture(served: Served, id: str) -> bytes:
+    item = served.item(id)
+    content = stored_image(item.path)
+    if content is None:
+        raise NotThereError(f"the picture of this item of gallery '{served.name}' is no longer where it was")
+    return content

@@ -1,0 +1,374 @@
+"""The galleries that are served and what can be asked of them; nothing here knows of HTTP.
+
+A gallery is open up to three times: for plain searches and pictures, for certified searches and writes, and for
+proofs that take seconds. A handle answers one at a time, and nobody waits behind a dearer kind of work.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.certify import Method
+from holdfast.errors import ConfigError, GalleryError, HoldfastError, StorageError
+from holdfast.gallery import Gallery, GalleryInfo, Hits, Item
+from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.certified import CertifiedHits, certified_search
+from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.opening import embedder_of
+from holdfast.gallery.smoothed import SmoothedHits, smoothed_search, stored_smoothing
+from holdfast.models import AnyEmbedder, Embedder, Smoothed
+from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
+from holdfast.threat import Threat
+
+T = TypeVar("T")
+Pixels = NDArray[np.uint8]
+Purpose = Literal["plain", "certified", "dear"]
+METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
+AGAIN = 1.0
+"""Seconds for which a gallery that could not be opened is not tried again."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found, in which state of the gallery, and how long that took."""
+
+    found: Hits | CertifiedHits | SmoothedHits
+    k: int
+    generation: int
+    candidates: int
+    threat: Threat | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What can be done with a gallery: which threats certified, by which methods, and whether attacks are live."""
+
+    threats: tuple[str, ...]
+    methods: tuple[str, ...]
+    attackable: bool
+
+
+class Served:
+    """One gallery with its embedder. Threads may share it."""
+
+    def __init__(self, name: str, where: str, model: Path | None = None, *, writable: bool = False) -> None:
+        self.name, self.where, self.writable = name, where, writable
+        self._lock = threading.Lock()
+        self._handles: dict[Purpose, Gallery] = {}
+        self._files: dict[Purpose, object] = {}
+        self._failed: tuple[float, GalleryError] | None = None
+        first = _open(where, readonly=True)
+        try:
+            self.embedder = embedder_of(first, model)
+        except BaseException:
+            first.close()
+            raise
+        self._handles["plain"], self._files["plain"] = first, _file(where)
+        self._info = first.info
+        network = self.embedder.base if isinstance(self.embedder, Smoothed) else self.embedder
+        if isinstance(network, Embedder):
+            network.eval().requires_grad_(False)  # An attack that ends would wake the weights under another.
+        self.attackable = isinstance(network, Embedder)
+        self._bounded = _bounded(self.embedder)
+
+    def close(self) -> None:
+        with self._lock:
+            for gallery in self._handles.values():
+                gallery.close()
+
+    def use(self, purpose: Purpose, work: Callable[[Gallery], T]) -> T:
+        """What `work` makes of the gallery; one that was replaced meanwhile is opened again, once.
+
+        A gallery that does not answer is an UnavailableError, which names no path.
+        """
+        try:
+            gallery = self._handle(purpose)
+            try:
+                return work(gallery)
+            except GalleryError:
+                fresh = self._handle(purpose, suspect=gallery)
+                if fresh is gallery:
+                    raise
+                return work(fresh)
+        except (GalleryError, StorageError) as error:
+            raise UnavailableError(self.without_paths(str(error))) from error
+
+    def without_paths(self, text: str) -> str:
+        """The text with the gallery's name in place of where it is."""
+        return text.replace(str(Path(self.where)), f"gallery '{self.name}'")
+
+    def info(self) -> GalleryInfo:
+        self._info = self.use("plain", lambda gallery: gallery.info)
+        return self._info
+
+    def last_info(self) -> tuple[GalleryInfo, bool]:
+        """What the gallery says of itself and True; what it last said and False where it does not answer."""
+        try:
+            return self.info(), True
+        except UnavailableError:
+            return self._info, False
+
+    def traits(self, info: GalleryInfo) -> Traits:
+        if isinstance(self.embedder, Smoothed):
+            return Traits(("query:l2",), (), self.attackable)
+        threats = ["query:linf"] if self._bounded else []
+        if info.boxes:
+            threats += ["candidates:linf"] + (["both:linf"] if self._bounded else [])
+        return Traits(tuple(threats), METHODS if self._bounded else ("interval",), self.attackable)
+
+    def item(self, id: str) -> Item:
+        return self.use("plain", lambda gallery: self._item(gallery, id))
+
+    def plain(self, asked: Sequence[tuple[Pixels, int]]) -> list[Outcome]:
+        """The nearest candidates of several pictures at once, each with its own k."""
+        start = time.perf_counter()
+        vectors = self.embedder.embed(np.stack([pixels for pixels, _ in asked])).numpy()
+
+        def search(gallery: Gallery) -> list[Outcome]:
+            with gallery.snapshot():
+                info = gallery.info
+                found = gallery.search(vectors, max(k for _, k in asked))
+            seconds = time.perf_counter() - start
+            return [
+                Outcome(
+                    Hits(hits.query, hits.hits[:k]),
+                    min(k, info.count),
+                    info.generation,
+                    info.count,
+                    seconds=seconds,
+                )
+                for hits, (_, k) in zip(found, asked, strict=True)
+            ]
+
+        return self.use("plain", search)
+
+    def smoothed(
+        self, pixels: Pixels, k: int, threat: Threat | None = None, seed: int | None = None
+    ) -> Outcome:
+        """The nearest candidates by the mean of noisy copies; `threat` None or with eps None: radii for all."""
+        start, embedder = time.perf_counter(), self.embedder
+        assert isinstance(embedder, Smoothed)
+        eps = None if threat is None else threat.eps
+
+        def search(gallery: Gallery) -> Outcome:
+            with gallery.snapshot():
+                info = gallery.info
+                most = min(k, info.count)
+                found = smoothed_search(gallery, embedder, pixels, max(1, most), eps=eps, seed=seed)
+                return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
+
+        return self.use("dear", search)
+
+    def certified(
+        self, pixels: Pixels, k: int, threat: Threat, method: Method = "interval", seed: int | None = None
+    ) -> Outcome:
+        """The nearest candidates, and where each can stand under every attack within `threat`."""
+        start = time.perf_counter()
+        self.check_threat(threat, method, seed)
+        if isinstance(self.embedder, Smoothed):
+            return self.smoothed(pixels, k, threat, seed)
+
+        def search(gallery: Gallery) -> Outcome:
+            with gallery.snapshot():
+                info = gallery.info
+                most = min(k, info.count)
+                limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
+                found = certified_search(gallery, self.embedder, pixels, max(1, most), limited, method=method)
+                return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
+
+        return self.use("dear" if self.dear(threat, method) else "certified", search)
+
+    def check_threat(self, threat: Threat, method: Method = "interval", seed: int | None = None) -> None:
+        """Refuse what this gallery cannot certify, with what it can."""
+        info = self.info()
+        traits = self.traits(info)
+        side = f"{threat.who}:{threat.norm}"
+        if side not in traits.threats:
+            known = ", ".join(f"{known}:EPS" for known in traits.threats) or "nothing"
+            raise NotUnderstoodError(
+                f"gallery '{self.name}' cannot certify '{threat}'; what it can certify: {known}"
+            )
+        if isinstance(self.embedder, Smoothed):
+            if method != "interval":
+                raise NotUnderstoodError(
+                    f"gallery '{self.name}' is smoothed: it has no methods, leave it out"
+                )
+            return
+        if seed is not None:
+            raise NotUnderstoodError(f"a seed is for smoothed galleries, and '{self.name}' is not one")
+        if threat.who == "query" and method not in traits.methods:
+            raise NotUnderstoodError(f"method {method} is not one of {', '.join(traits.methods)}")
+        if threat.who != "query" and threat.eps is not None and threat.eps > info.boxes[-1]:
+            raise NotUnderstoodError(
+                f"gallery '{self.name}' has boxes of its candidates up to linf:{info.boxes[-1]:g}, "
+                f"and '{threat}' is larger"
+            )
+
+    def dear(self, threat: Threat, method: Method) -> bool:
+        """Whether the proof takes many passes of the network."""
+        return isinstance(self.embedder, Smoothed) or threat.eps is None or method != "interval"
+
+    def _item(self, gallery: Gallery, id: str) -> Item:
+        with gallery.snapshot():
+            if id not in gallery:
+                raise NotThereError(f"gallery '{self.name}' has no item '{shortened(id)}'")
+            return gallery.get(id)
+
+    def _handle(self, purpose: Purpose, suspect: Gallery | None = None) -> Gallery:
+        """The open gallery; opened again where another file is in its place.
+
+        A `suspect` failed: it is also asked whether its file holds another gallery now.
+        """
+        with self._lock:
+            current = self._handles.get(purpose)
+            same = current is not None and self._files[purpose] == _file(self.where)
+            if same and (suspect is None or current is not suspect or not _other(suspect)):
+                assert current is not None
+                return current
+            if self._failed is not None and time.monotonic() - self._failed[0] < AGAIN:
+                raise self._failed[1]
+            if current is not None:
+                del self._handles[purpose]
+                current.close()
+            try:
+                opened = self._reopen(purpose)
+            except GalleryError as error:
+                self._failed = (time.monotonic(), error)
+                raise
+            self._failed = None
+            self._handles[purpose] = opened
+            return opened
+
+    def _reopen(self, purpose: Purpose) -> Gallery:
+        file = _file(self.where)
+        opened = _open(self.where, readonly=not (self.writable and purpose == "certified"))
+        try:
+            opened.check_embedder(embedder_info(self.embedder))
+        except BaseException:
+            opened.close()
+            raise
+        self._files[purpose] = file
+        return opened
+
+
+class Engine:
+    """All galleries of a service, by name; the first is the one that is meant where none is named."""
+
+    def __init__(self, served: Sequence[Served]) -> None:
+        self._served = {one.name: one for one in served}
+        if len(self._served) != len(served) or not served:
+            raise ConfigError("galleries are served under different names, one at least; write NAME=GALLERY")
+
+    @classmethod
+    def open(cls, galleries: Sequence[str], models: Sequence[str] = (), *, writable: bool = False) -> Engine:
+        """The galleries at these places, each GALLERY or NAME=GALLERY; `models` are MODEL or NAME=MODEL."""
+        places = dict(_named(text) for text in galleries)
+        if len(places) != len(galleries):
+            raise ConfigError("two galleries have the same name; write NAME=GALLERY for one of them")
+        chosen: dict[str, Path] = {}
+        for text in models:
+            name, equals, path = text.partition("=")
+            if equals and name in places:
+                chosen[name] = Path(path)
+            else:
+                chosen |= dict.fromkeys(places.keys() - chosen.keys(), Path(text))
+        served: list[Served] = []
+        try:
+            for name, where in places.items():
+                served.append(Served(name, where, chosen.get(name), writable=writable))
+        except BaseException:
+            for one in served:
+                one.close()
+            raise
+        return cls(served)
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._served.values())
+
+    def get(self, name: str | None) -> Served:
+        if name is None:
+            return next(iter(self))
+        if name not in self._served:
+            raise NotThereError(
+                f"there is no gallery '{shortened(name)}'; there is {', '.join(self._served)}"
+            )
+        return self._served[name]
+
+    def warm(self) -> None:
+        """Ask each gallery something, so that the first to ask it does not wait for compilers and first pages."""
+        for one in self:
+            blank = np.zeros(one.embedder.spec.shape, dtype=np.uint8)
+            with suppress(HoldfastError):
+                if not isinstance(one.embedder, Smoothed):
+                    one.plain([(blank, 10)])
+                    one.certified(blank, 10, Threat.parse("linf:0"))
+
+    def close(self) -> None:
+        for one in self:
+            one.close()
+
+
+def shortened(text: str) -> str:
+    """A stranger's text for a sentence: not long, and all on one line."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[:81])
+    return plain if len(plain) <= 80 else plain[:79] + "…"
+
+
+def stored_settings(info: GalleryInfo) -> dict[str, float] | None:
+    """How a smoothed gallery is searched; None where it is not smoothed."""
+    how = stored_smoothing(info.embedder)
+    return None if how is None else {"sigma": how.sigma, "n": how.n, "alpha": how.alpha}
+
+
+def _open(where: str, *, readonly: bool) -> Gallery:
+    """The one place where a gallery is opened: galleries of other kinds come in here."""
+    return Gallery.open(Path(where), readonly=readonly)
+
+
+def _file(where: str) -> object:
+    """Which file is at a place; None where there is none."""
+    try:
+        stat = Path(where).stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _other(gallery: Gallery) -> bool:
+    """Whether an open gallery can no longer be read, because its file now holds another one."""
+    try:
+        with gallery.snapshot():
+            return False
+    except GalleryError as error:
+        return "open it again" in str(error)
+
+
+def _bounded(embedder: AnyEmbedder) -> bool:
+    try:
+        Bounder(embedder)
+    except HoldfastError:
+        return False
+    return True
+
+
+def _named(text: str) -> tuple[str, str]:
+    """NAME=PLACE, or a place whose own name is taken."""
+    name, equals, place = text.partition("=")
+    if not equals or Path(text).exists():
+        name, place = Path(text).name.removesuffix(".gallery"), text
+    if not re.fullmatch(r"[\w.-]{1,64}", name):
+        raise ConfigError(
+            f"'{name}' is no name for a gallery; write NAME={place} with letters, digits, _ . -"
+        )
+    return name, place

@@ -1,0 +1,124 @@
+"""API keys: long random words of which only salted hashes are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, get_args
+
+from holdfast.errors import ConfigError
+from holdfast.files import atomic_path
+
+Role = Literal["read", "write", "attack"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+_MARK = "hf_"
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is kept of a key: who has it, what it allows, and a hash that does not tell it."""
+
+    name: str
+    roles: tuple[Role, ...]
+    salt: str
+    hash: str
+    created: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.@-]{1,64}", self.name):
+            raise ConfigError(f"a key's name is made of letters, digits, _ . @ and -, not '{self.name}'")
+        for role in self.roles:
+            if role not in ROLES:
+                raise ConfigError(f"unknown role '{role}'; known: {', '.join(ROLES)}")
+        if not self.roles:
+            raise ConfigError(f"a key has at least one role of {', '.join(ROLES)}")
+
+
+def hashed(word: str, salt: str) -> str:
+    """The salted hash of a key. One fast round: a key has 256 random bits, which no search finds."""
+    return hashlib.blake2b(word.encode(), salt=bytes.fromhex(salt), person=b"holdfast key").hexdigest()
+
+
+def add_key(path: Path, name: str, roles: Sequence[str]) -> str:
+    """Put a new key into the file, which is made if it is not there, and give it: it is shown only now."""
+    keys = read_keys(path) if path.exists() else []
+    if any(key.name == name for key in keys):
+        raise ConfigError(f"{path} has a key of '{name}' already; remove it first, or choose another name")
+    word, salt = _MARK + secrets.token_urlsafe(32), secrets.token_hex(16)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    key = Key(name, tuple(dict.fromkeys(roles)), salt, hashed(word, salt), created)  # type: ignore[arg-type]
+    _write(path, [*keys, key])
+    return word
+
+
+def remove_key(path: Path, name: str) -> None:
+    """Take a key out of the file; a service that runs no longer knows it."""
+    keys = read_keys(path)
+    if all(key.name != name for key in keys):
+        raise ConfigError(
+            f"{path} has no key of '{name}'; it has {', '.join(k.name for k in keys) or 'none'}"
+        )
+    _write(path, [key for key in keys if key.name != name])
+
+
+def read_keys(path: Path) -> list[Key]:
+    """All keys of the file."""
+    try:
+        found = json.loads(path.read_text())
+        keys = [Key(**{**entry, "roles": tuple(entry["roles"])}) for entry in found["keys"]]
+        for key in keys:
+            hashed("", key.salt)
+        return keys
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file of keys at {path}; make one with 'holdfast key add'") from None
+    except OSError as cause:
+        raise ConfigError(f"could not read the keys in {path}: {cause.strerror or cause}") from cause
+    except (ValueError, TypeError, KeyError) as cause:
+        raise ConfigError(f"{path} is not a file of keys (see 'holdfast key add')") from cause
+
+
+def _write(path: Path, keys: Sequence[Key]) -> None:
+    with atomic_path(path) as temporary:
+        handle = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump({"keys": [asdict(key) for key in keys]}, file, indent=2)
+
+
+class KeyRing:
+    """The keys of a file as it is now: one that is added or removed counts from the next request on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, ...] = ()
+        self._keys: list[Key] = []
+        self._follow()
+
+    def find(self, word: str) -> Key | None:
+        """The key that `word` is. Every one is compared, each in constant time, so that timing tells nothing."""
+        self._follow()
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(hashed(word[:_LONGEST], key.salt), key.hash):
+                found = key
+        return found
+
+    def _follow(self) -> None:
+        try:
+            stat = self._path.stat()
+        except OSError as cause:
+            raise ConfigError(
+                f"could not read the keys in {self._path}: {cause.strerror or cause}"
+            ) from cause
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if stamp != self._stamp:
+            self._keys, self._stamp = read_keys(self._path), stamp
