@@ -21,5 +21,5 @@ export function read(fragment) {
 export function write(asked) {
   const kept = new URLSearchParams();
   for (const name of NAMES) if (asked[name]) kept.set(name, asked[name]);
-  return `#${kept.toString().replaceAll("%3A", ":").replaceAll("%2F", "/")}`;
+  return `#${kept.toString().replaceAll("%3A", ":").replaceAll("%2F", "/").replaceAll("%3D", "=")}`;
 }
