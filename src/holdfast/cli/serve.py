@@ -52,7 +52,9 @@ def serve(
     # Read when OpenMP is loaded: threads that spin while they wait take the cores from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from holdfast.errors import MissingExtraError
+    from holdfast.service.address import check_address
 
+    check_address(host, keys)
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401

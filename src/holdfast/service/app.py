@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
@@ -33,11 +34,12 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from holdfast import __version__
 from holdfast.deadline import Deadline
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.evaluate.cases import difference
 from holdfast.evaluate.photo import png
 from holdfast.gallery import Item
 from holdfast.service import desk as desks
+from holdfast.service.address import LOCAL
 from holdfast.service.answers import (
     API,
     AttackAnswer,
@@ -60,7 +62,7 @@ from holdfast.service.answers import (
 from holdfast.service.attacking import Wanted
 from holdfast.service.desk import Desk
 from holdfast.service.engine import Served, shortened, stored_settings
-from holdfast.service.guard import LOCAL, Guard
+from holdfast.service.guard import Guard, mistake
 from holdfast.service.keys import ROLES, KeyRing, Role
 from holdfast.service.limits import BodyLimit
 from holdfast.service.logs import log
@@ -135,6 +137,7 @@ def create_app(
     app.add_exception_handler(HoldfastError, _told)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(StarletteHTTPException, _http)
+    app.add_exception_handler(Exception, _mistake)
     return Guard(BodyLimit(app, desk.limits), desk.limits, desk.metrics, hosts)
 
 
@@ -190,7 +193,11 @@ def roles_of(request: Request) -> list[Role]:
         return [role for role in ROLES if role != "write" or writable]
     scheme, _, word = request.headers.get("authorization", "").partition(" ")
     word = request.headers.get("x-api-key") or (word.strip() if scheme.lower() == "bearer" else "")
-    found = keys.find(word) if word else None
+    try:
+        found = keys.find(word) if word else None
+    except ConfigError as error:
+        log("keys", logging.ERROR, reason=str(error))
+        raise UnavailableError("the keys of this service cannot be read now") from error
     if found is None:
         said = "this key is not known" if word else "a key is needed"
         raise NotAllowedError(
@@ -654,6 +661,10 @@ async def _told(request: Request, error: Exception) -> Response:
     if status_of(error) >= 500:
         log("unavailable", error=None, request=request.state.request, reason=str(error))
     return _problem(status_of(error), str(error), headers_of(error))
+
+
+async def _mistake(request: Request, error: Exception) -> Response:
+    return _problem(500, mistake(request.state.request))
 
 
 async def _not_valid(request: Request, error: Exception) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import secrets
@@ -13,14 +12,23 @@ from urllib.parse import urlsplit
 
 from holdfast.deadline import Deadline
 from holdfast.errors import HoldfastError
+from holdfast.service.address import LOCAL
 from holdfast.service.limits import Limits
 from holdfast.service.logs import log
 from holdfast.service.metrics import Metrics
-from holdfast.service.problems import MEDIA_TYPE, ForbiddenError, document, headers_of, status_of
+from holdfast.service.problems import (
+    MEDIA_TYPE,
+    ForbiddenError,
+    LongHeadersError,
+    document,
+    headers_of,
+    status_of,
+)
 
 Message = MutableMapping[str, Any]
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
+HEADERS_AT_MOST = 16_384
+"""Bytes."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = (*_SAFE, "POST", "PUT", "PATCH", "DELETE")
 HEADERS = {
@@ -31,14 +39,6 @@ HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
 }
-
-
-def is_local(host: str) -> bool:
-    """Whether an address to bind to can be reached from this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Guard:
@@ -57,13 +57,13 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status, sent = time.perf_counter(), 0, 0
+        start, status, sent, whole = time.perf_counter(), 0, 0, False
         number = secrets.token_hex(8)
         state = scope.setdefault("state", {})
         state.update(deadline=Deadline(self._limits.seconds), request=number)
 
         async def noted(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status, sent, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
                 given = {name.lower() for name, _ in message["headers"]}
@@ -74,6 +74,7 @@ class Guard:
                 ]
             elif message["type"] == "http.response.body":
                 sent += len(message.get("body", b""))
+                whole = not message.get("more_body", False)
             await send(message)
 
         self._metrics.under_way.inc()
@@ -86,15 +87,18 @@ class Guard:
             await refuse(noted, status_of(error), str(error), headers_of(error))
         except Exception as error:
             log("failed", logging.ERROR, error, request=number, path=scope["path"])
-            if status:
+            if not status:
+                await refuse(noted, 500, mistake(number))
+            elif not whole:
                 raise
-            await refuse(noted, 500, f"the service made a mistake, noted as {number}; it goes on")
         finally:
             seconds = time.perf_counter() - start
             self._metrics.under_way.dec()
             self._note(scope, status, sent, seconds)
 
     def _check(self, scope: Message) -> None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_AT_MOST:
+            raise LongHeadersError(f"the headers of a request have at most {HEADERS_AT_MOST:,} bytes here")
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
         if self._hosts is not None and _name(f"//{host}") not in self._hosts:
@@ -128,6 +132,11 @@ class Guard:
             client=None if client is None else client[0],
             key=scope["state"].get("key"),
         )
+
+
+def mistake(number: str) -> str:
+    """What is said of an error that nobody expected; the log has the rest under this number."""
+    return f"the service made a mistake, noted as {number}; it goes on"
 
 
 async def refuse(send: Any, status: int, detail: str, headers: dict[str, str] | None = None) -> None:

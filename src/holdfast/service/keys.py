@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,12 +114,9 @@ class KeyRing:
         return found
 
     def _follow(self) -> None:
-        try:
+        stamp: tuple[int, ...] = ()
+        with suppress(OSError):
             stat = self._path.stat()
-        except OSError as cause:
-            raise ConfigError(
-                f"could not read the keys in {self._path}: {cause.strerror or cause}"
-            ) from cause
-        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        if stamp != self._stamp:
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if not stamp or stamp != self._stamp:
             self._keys, self._stamp = read_keys(self._path), stamp

@@ -88,6 +88,12 @@ class NotUnderstoodError(Problem):
     status = 422
 
 
+class LongHeadersError(Problem):
+    """More headers than are read."""
+
+    status = 431
+
+
 class BusyError(Problem):
     """As many requests wait as may wait."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import signal
-import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
-from holdfast.errors import ConfigError
+from holdfast.service.address import LOCAL, check_address, is_local, listen
 from holdfast.service.app import create_app
 from holdfast.service.desk import Desk
 from holdfast.service.engine import Engine
-from holdfast.service.guard import LOCAL, is_local
+from holdfast.service.guard import HEADERS_AT_MOST
 from holdfast.service.keys import KeyRing
 from holdfast.service.limits import Limits
 from holdfast.service.logs import log, set_up
@@ -41,15 +41,11 @@ def serve(
     Beyond this machine it is served only with keys. `hosts` are further names by which it may be called;
     `queries` is a folder for pictures that were searched for, else they are gone when the service ends.
     """
-    if keys is None and not is_local(host):
-        raise ConfigError(
-            f"{host} can be reached from other machines, so the service needs keys: make one with "
-            "'holdfast key add FILE --name NAME', and start with --keys FILE"
-        )
+    check_address(host, keys)
     ring = None if keys is None else KeyRing(keys)
     limits = limits or Limits()
     allowed = {*LOCAL, host, *hosts} if hosts or is_local(host) else None
-    listener = _bound(host, port)
+    listener = listen(host, port)
     with listener, tempfile.TemporaryDirectory(prefix="holdfast-queries-") as temporary:
         desk = Desk(
             Engine.open(galleries, models, writable=writable),
@@ -58,40 +54,25 @@ def serve(
         )
         set_up()
         desk.engine.warm()
-        config = uvicorn.Config(
-            create_app(desk, ring, hosts=allowed),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=True,
-            proxy_headers=False,
-            ws="none",
-            timeout_graceful_shutdown=DRAIN,
-            h11_max_incomplete_event_size=32768,
-        )
         log("listening", address=f"http://{_shown(host)}:{listener.getsockname()[1]}", keys=ring is not None)
         # The server raises the signals that ended it once more when it has ended: to be asked to stop is no failure.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(configured(create_app(desk, ring, hosts=allowed))).run(sockets=[listener])
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """The address, taken before the galleries are opened: that can take long, and a wrong port should not."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except BaseException:
-            listener.close()
-            raise
-        return listener
-    except OSError as cause:
-        raise ConfigError(
-            f"could not listen at {host}:{port} ({cause.strerror or cause}); choose another --host or --port"
-        ) from cause
+def configured(app: Any) -> uvicorn.Config:
+    """How the server itself is set up: it says nothing of itself, and trusts no header about who asks."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=DRAIN,
+        h11_max_incomplete_event_size=2 * HEADERS_AT_MOST,
+    )
 
 
 def _shown(host: str) -> str:

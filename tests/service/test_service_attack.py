@@ -1,0 +1,132 @@
+"""Live attacks: allowed as 8 bits, ranks exact, certified hits held."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+from serving import ask, png, problem, serving
+
+from holdfast.data import decode
+from holdfast.gallery.opening import open_with_embedder
+from holdfast.service.attacking import ranks_of
+from holdfast.service.limits import Limits
+
+
+def pixels_of(url):
+    kind, _, text = url.partition(",")
+    assert kind == "data:image/png;base64"
+    return decode(base64.b64decode(text), None)
+
+
+@pytest.mark.parametrize(
+    ("objective", "threat"), [("lower", "linf:32/255"), ("qa-", "l2:1.5"), ("shift", "linf:4/255")]
+)
+def test_the_picture_is_altered_within_the_threat_and_measured_exactly(client, shop, objective, threat):
+    content = shop.picture(7)
+    done = ask(client, content, path="attack", threat=threat, objective=objective, k=5, steps=10).json()
+    clean, altered = decode(content, None).astype(float), pixels_of(done["altered"]).astype(float)
+    change = altered - clean
+    assert np.abs(change).max() > 0
+    if threat.startswith("linf"):
+        assert np.abs(change).max() <= int(threat[5:-4])
+        assert done["before"]["threat"] == f"query:{threat}"
+        assert done["before"]["hits"][0]["verdict"] is not None
+    else:
+        assert np.linalg.norm(change / 255) <= 1.5 + 1e-6
+        assert done["before"]["threat"] is None
+    shown = pixels_of(done["difference"]).astype(float)
+    assert np.abs(shown - (128 + done["amplify"] * change)).max() <= 0.51
+    gallery, embedder = open_with_embedder(shop.gallery, shop.model)
+    with gallery:
+        vector = embedder.embed(pixels_of(done["altered"])[None]).numpy()
+        every = {hit.id: hit.rank for hit in gallery.search(vector, 60)[0].hits}
+        ids = list(every)
+        assert ranks_of(gallery, vector[0], ids) == every
+    assert {move["id"]: move["after"] for move in done["moves"]} == {
+        hit["id"]: every[hit["id"]] for hit in done["before"]["hits"]
+    }
+    assert [hit["id"] for hit in done["after"]["hits"]] == list(every)[:5]
+    if objective != "shift":
+        assert done["moves"][0]["after"] > 1
+        assert done["target"] == done["before"]["hits"][0]["id"]
+
+
+def test_ties_are_ranked_as_a_search_ranks_them(tmp_path, shop):
+    from holdfast.gallery import EmbedderInfo, Gallery
+
+    with Gallery.create(tmp_path / "g", dim=2, embedder=EmbedderInfo("0" * 64)) as gallery:
+        rows = np.array([[1, 0], [0, 1], [1, 0], [0, -1], [2, 0], [0.5, 0]], dtype=np.float32)
+        gallery.add(list("badcfe"), rows)
+        every = {hit.id: hit.rank for hit in gallery.search(np.zeros(2), 6)[0].hits}
+        assert ranks_of(gallery, np.zeros(2, dtype=np.float32), list("abcdef")) == every
+
+
+def test_a_chosen_item_is_raised(client, shop):
+    far = ask(client, shop.picture(7), k=60).json()["hits"][40]["id"]
+    done = ask(
+        client,
+        shop.picture(7),
+        path="attack",
+        threat="linf:0.2",
+        objective="raise",
+        target=far,
+        k=3,
+        steps=20,
+    ).json()
+    move = done["moves"][-1]
+    assert (move["id"], move["before"]) == (far, 41)
+    assert move["after"] < 20
+
+
+def test_another_class_comes_first(client, shop):
+    done = ask(client, shop.picture(7), path="attack", threat="linf:0.3", objective="misrank", k=1, steps=20)
+    assert done.json()["before"]["hits"][0]["label"] != done.json()["after"]["hits"][0]["label"]
+
+
+@pytest.mark.parametrize("number", [1, 20, 41])
+def test_what_is_certified_holds(client, shop, number):
+    done = ask(client, shop.picture(number), path="attack", threat="linf:1/255", k=2, steps=20).json()
+    certified = [hit["id"] for hit in done["before"]["hits"] if hit["verdict"] == "CERTIFIED"]
+    assert certified
+    assert done["held"]
+    assert set(certified) <= {hit["id"] for hit in done["after"]["hits"]}
+
+
+def test_an_item_is_not_pushed_from_itself(client):
+    own = ask(client, png(), k=1).json()["hits"][0]["id"]
+    done = ask(client, None, path="attack", id=own, threat="linf:0.05", k=3, steps=5).json()
+    assert done["before"]["hits"][0]["id"] == own
+    assert done["target"] == done["before"]["hits"][1]["id"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "says"),
+    [
+        ({"threat": "candidates:linf:0.1"}, 422, "alters the query"),
+        ({"threat": "linf:auto"}, 422, "needs a number"),
+        ({"threat": "l2:1000"}, 422, "whole image domain"),
+        ({"threat": "l2:inf"}, 422, ""),
+        ({"threat": "linf:0.1", "steps": 100_000}, 422, "at most 200 steps"),
+        ({"threat": "linf:0.1", "steps": 0}, 422, "steps"),
+        ({"threat": "linf:0.1", "objective": "destroy"}, 422, "objective"),
+        ({"threat": "linf:0.1", "objective": "raise"}, 422, "say which"),
+        ({"threat": "linf:0.1", "objective": "raise", "target": "none"}, 404, "no item 'none'"),
+        ({"threat": "linf:0.1", "objective": "shift", "target": "x"}, 404, ""),
+    ],
+)
+def test_attacks_that_cannot_be(client, fields, status, says):
+    problem(ask(client, png(), path="attack", **fields), status, says)
+
+
+def test_an_attack_that_outlives_its_time_really_stops(shop, tmp_path):
+    with serving(shop, tmp_path, limits=Limits(seconds=0.6, attack_steps=10**6)) as (client, desk):
+        answer = ask(client, png(), path="attack", threat="linf:0.1", steps=10**6)
+        problem(answer, 504, "longer than 0.6 seconds")
+        for _ in range(100):
+            if desk.attacks.gate.inside == 0:
+                break
+            client.get("/healthz")
+        assert desk.attacks.gate.inside == 0
+        assert client.get("/healthz").status_code == 200
