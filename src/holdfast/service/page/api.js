@@ -17,6 +17,13 @@ const headers = () => {
   return key ? { Authorization: `Bearer ${key}` } : {};
 };
 
+// In the page's own words: the title of a problem is the name of its status, which says little to most people.
+const TITLES = {
+  401: "A key is needed", 403: "This is not allowed", 404: "It is not there", 413: "This is too large",
+  422: "This cannot be searched", 503: "The server is busy", 504: "It took too long",
+};
+const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
+
 async function problemOf(response) {
   let told = {};
   try {
@@ -25,8 +32,8 @@ async function problemOf(response) {
     // An answer that is no JSON comes from something between here and the server.
   }
   const wait = response.headers.get("Retry-After");
-  const detail = told.detail ?? `The server answered ${response.status} ${response.statusText}.`;
-  return new Problem(response.status, told.title ?? "The server did not answer", wait ? `${detail} Try again in ${wait} s.` : detail);
+  const detail = sentence(told.detail ?? `the server answered ${response.status} ${response.statusText}`);
+  return new Problem(response.status, TITLES[response.status] ?? told.title ?? "The server did not answer", wait ? `${detail} Try again in ${wait} s.` : detail);
 }
 
 async function ask(path, options = {}) {

@@ -133,8 +133,9 @@ function showQuery() {
 
 function fail(problem) {
   const box = by("problem");
+  const whose = problem.status === 422 && state.query?.file && !state.columns[0]?.plain ? `${state.query.name}: ` : "";
   const again = el("button", { type: "button", onclick: () => (state.query ? run() : start()) }, "Try again");
-  box.replaceChildren(el("h2", null, problem.title ?? "Something went wrong"), el("p", null, problem.detail ?? problem.message), again);
+  box.replaceChildren(el("h2", null, problem.title ?? "Something went wrong"), el("p", null, whose, problem.detail ?? problem.message), again);
   box.hidden = false;
   for (const column of state.columns) column.busy = false;
   if (!state.columns.some((column) => column.plain)) {
