@@ -24,7 +24,7 @@ export function outcome(answer) {
     const told = lost.length ? `${who} left the top ${k}` : `this time all ${count(others.length, "hit")} stayed in the top ${k}`;
     return { kind: lost.length ? "lost" : "calm", text: `No hit is certified against this, so nothing was promised: ${told}.` };
   }
-  const held = certified.length === 1 ? "The certified hit held" : `All ${certified.length} certified hits held`;
+  const held = certified.length === 1 ? "The certified hit held" : certified.length === 2 ? "Both certified hits held" : `All ${certified.length} certified hits held`;
   return { kind: "good", text: others.length ? `${held}; ${rest("other hit")}.` : `${held}.` };
 }
 
@@ -33,6 +33,15 @@ const allMoves = (answer) => {
   const told = new Set(answer.moves.map(({ id }) => id));
   return [...answer.moves, ...answer.after.hits.filter(({ id }) => !told.has(id)).map(({ id, rank }) => ({ id, before: null, after: rank }))];
 };
+
+function firstHit({ before, after }) {
+  const [was, is] = [before.hits[0], after.hits[0]];
+  if (!was || !is) return "";
+  if (was.id === is.id) return "The first hit is the same.";
+  const rank = before.hits.find(({ id }) => id === is.id)?.rank;
+  const labels = was.label !== is.label ? `, a ${is.label ?? "picture without a label"} instead of a ${was.label ?? "picture without one"}` : "";
+  return `The first hit is another now${labels}; it was ${rank ? `at rank ${rank}` : `beyond rank ${before.k}`} before.`;
+}
 
 function table(answer, certified, open) {
   const { k } = answer.before;
@@ -55,14 +64,10 @@ export function renderAttack(answer, { name, norm, eps, named }) {
   const certified = new Set(answer.before.hits.filter((hit) => hit.verdict === "CERTIFIED").map((hit) => hit.id));
   const pictures = new Map([...answer.before.hits, ...answer.after.hits].map((hit) => [hit.id, hit.image]));
   const { kind, text } = outcome(answer);
-  const first = [answer.before.hits[0], answer.after.hits[0]];
-  const says = first[0]?.id === first[1]?.id
-    ? "The first hit is the same."
-    : `The first hit was ${first[0]?.id} and is now ${first[1]?.id}.`;
   return el("section", { class: `attack-result ${kind}`, "aria-label": `Attack on ${name}` },
     named ? el("h3", null, name) : null,
     el("p", { class: `outcome ${kind}` }, shape(kind === "good" ? "certified" : "unknown"), el("span", null, text)),
-    el("p", { class: "soft small" }, `${says} Strength ${sizeText(norm, eps)}, ${count(answer.steps, "step")}, ${answer.seconds.toFixed(1)} s.`),
+    el("p", { class: "soft small" }, `${firstHit(answer)} Strength ${sizeText(norm, eps)}, ${count(answer.steps, "step")}, ${answer.seconds.toFixed(1)} s.`),
     el("div", { class: "attack-show" },
       el("div", { class: "seen" }, el("div", { class: "trio" },
         shown(answer.clean ?? answer.before.query.image, "The query as the network sees it", "query"),

@@ -41,7 +41,7 @@ function facts(hit, { kind, reach, exact }, column, { threat, eps, max }) {
   }
   if (reach !== null && threat.who === "query") {
     const name = column.smoothed && threat.norm === "l2" ? "radius" : "proven to";
-    list.push(fact(name, reach < 0 ? "nothing" : provenText(threat.norm, reach), reachBar(reach, eps, max)));
+    list.push(fact(name, reach < 0 ? "none" : provenText(threat.norm, reach), reachBar(reach, eps, max)));
   }
   return list;
 }
