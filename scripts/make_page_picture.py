@@ -73,11 +73,13 @@ def attacked(page: Any, columns: int) -> None:
 
 
 def save(content: bytes, out: Path) -> None:
-    """As few colours as it takes to stay below the limit."""
+    """In full colour, or with as few colours as it takes to stay below the limit."""
     picture = Image.open(io.BytesIO(content)).convert("RGB")
     out.parent.mkdir(parents=True, exist_ok=True)
-    for colours in (256, 160, 96, 64):
-        picture.quantize(colours, dither=Image.Dither.NONE).save(out, optimize=True)
+    for colours in (None, 256, 160, 96):
+        # Means of what each colour stands for: else the few red pixels of a line turn into the brown of photos.
+        shown = picture if colours is None else picture.quantize(colours, kmeans=1, dither=Image.Dither.NONE)
+        shown.save(out, optimize=True)
         if out.stat().st_size <= LIMIT:
             print(f"{out}: {picture.width} x {picture.height}, {out.stat().st_size:,} bytes")
             return

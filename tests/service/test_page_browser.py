@@ -482,3 +482,15 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(visit, shop):
     assert "right" not in page.url
     page.reload()
     settled(page)
+
+
+def test_examples_come_from_all_over_the_gallery(browser, shop):
+    context = browser.new_context()
+    found = context.request.get(f"{shop.address}api/v1/items?limit=5").json()["items"]
+    every = context.request.get(f"{shop.address}api/v1/items?limit=100").json()["items"]
+    context.close()
+    names = [item["id"] for item in found]
+    assert len(every) == 100
+    assert len(names) == 5
+    assert names == sorted(names)
+    assert len({item["label"] for item in found}) == 5
