@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import time
 
+import httpx
 import numpy as np
 import pytest
 from serving import ask, png, problem, serving
@@ -130,3 +132,19 @@ def test_an_attack_that_outlives_its_time_really_stops(shop, tmp_path):
             client.get("/healthz")
         assert desk.attacks.gate.inside == 0
         assert client.get("/healthz").status_code == 200
+
+
+def test_an_attack_for_someone_who_has_gone_stops(shop, tmp_path):
+    with serving(shop, tmp_path, limits=Limits(seconds=600, attack_steps=10**9)) as (client, desk):
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(
+                "/api/v1/attack",
+                files={"image": ("q", png())},
+                data={"threat": "linf:0.1", "steps": 10**9},
+                timeout=0.8,
+            )
+        for _ in range(600):
+            if desk.attacks.gate.inside == 0:
+                break
+            time.sleep(0.02)
+        assert desk.attacks.gate.inside == 0

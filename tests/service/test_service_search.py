@@ -131,6 +131,34 @@ def test_a_certified_search_is_that_of_the_gallery(client, shop, opened, threat)
     assert all(hit["reason"].endswith(".") for hit in answer["hits"])
 
 
+def test_certified_and_plain_searches_at_the_same_time_do_not_disturb_each_other(client, shop):
+    def one(number):
+        fields = {"path": "search/certified", "threat": "linf:1/255"} if number % 3 == 0 else {}
+        return ask(client, shop.picture(number % 10), k=2, **fields)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(one, range(90)))
+    assert {answer.status_code for answer in answers} == {200}
+    for number in range(10):
+        found = {tuple(hit["id"] for hit in answer.json()["hits"]) for answer in answers[number::10]}
+        assert len(found) == 1
+
+
+def test_no_network_is_traced_while_others_use_it(client, shop, monkeypatch):
+    def never(*_):
+        raise AssertionError("tracing patches every module of the process")
+
+    monkeypatch.setattr("holdfast.certify.certifier.trace", never)
+    for threat, method in (
+        ("linf:1/255", "interval"),
+        ("linf:auto", "crown"),
+        ("both:linf:0.01", "interval"),
+    ):
+        answer = ask(client, shop.picture(), path="search/certified", threat=threat, method=method, k=1)
+        assert answer.status_code == 200
+    assert ask(client, shop.picture(), path="attack", threat="linf:0.01", steps=1, k=1).status_code == 200
+
+
 @pytest.mark.parametrize("method", ["interval", "elided", "crown"])
 def test_the_largest_eps_of_each_hit(client, shop, method):
     answer = ask(client, shop.picture(5), path="search/certified", threat="linf:auto", method=method, k=2)

@@ -124,13 +124,15 @@ def certified_search(
     *,
     method: Method = "interval",
     keep: bool = False,
+    bounder: Bounder | None = None,
 ) -> CertifiedHits:
     """The k nearest candidates with rank intervals that hold under every attack within `threat`.
 
     With `linf:auto` each hit gets the largest eps at which it surely stays among the k, found by
     bisection, and its interval there. Methods `elided` and `crown` try harder for an altered query, where
     the interval test leaves a hit open and pruning leaves at most `SHARPENED` candidates. With `keep` the
-    gallery keeps the certificate, to be checked again when its candidates change.
+    gallery keeps the certificate, to be checked again when its candidates change. `bounder` is the embedder's,
+    where it is at hand: making one traces the network, which no other thread may use meanwhile.
     """
     if threat.norm != "linf" or (threat.eps is None and (threat.who != "query" or keep)):
         raise ConfigError(
@@ -151,7 +153,7 @@ def certified_search(
     gallery.check_embedder(embedder_info(embedder))
     image = to_unit(torch.from_numpy(np.array(pixels))[None])
     embedding = embedder.embed(image).numpy()[0]
-    bounder = None if threat.who == "candidates" else Bounder(embedder)
+    bounder = None if threat.who == "candidates" else bounder or Bounder(embedder)
     if bounder is not None:
         bounder.certifier.check(method)
 

@@ -599,10 +599,8 @@ def _file_name(image: UploadFile) -> str:
 
 
 def _query_state(asked: desks.Query, served: Served) -> QueryState:
-    if asked.id is not None:
-        return QueryState(
-            name=asked.name, digest=None, id=asked.id, image=item_url(served.item(asked.id), served.name)
-        )
+    if asked.item is not None:
+        return QueryState(name=asked.name, digest=None, id=asked.id, image=item_url(asked.item, served.name))
     return QueryState(
         name=asked.name, digest=asked.digest, id=None, image=f"{API}/queries/{asked.digest}/image"
     )

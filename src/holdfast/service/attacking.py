@@ -137,7 +137,7 @@ def _check(served: Served, threat: Threat) -> None:
 def _before(served: Served, pixels: Pixels, k: int, threat: Threat) -> Outcome:
     """The search before, certified under the threat where the gallery can do that."""
     side = f"{threat.who}:{threat.norm}"
-    if side in served.traits(served.info()).threats:
+    if side in served.traits(served.known).threats:
         return served.certified(pixels, k, threat)
     if isinstance(served.embedder, Smoothed):
         return served.smoothed(pixels, k)
@@ -215,7 +215,7 @@ def _after(
 
 def _mean(served: Served, pixels: Pixels, seed: int) -> Floats:
     """The mean vector by which a smoothed search with this seed ranked."""
-    embedder, how = served.embedder, stored_smoothing(served.info().embedder)
+    embedder, how = served.embedder, stored_smoothing(served.known.embedder)
     assert isinstance(embedder, Smoothed)
     assert how is not None
     image = to_unit(torch.from_numpy(np.array(pixels))[None])[0]

@@ -13,7 +13,7 @@ from holdfast.certify import Method
 from holdfast.data import decode
 from holdfast.deadline import Deadline
 from holdfast.errors import OutOfTimeError
-from holdfast.gallery import Hits
+from holdfast.gallery import Hits, Item
 from holdfast.gallery.indexing import stored_image
 from holdfast.models import Smoothed
 from holdfast.service import metrics as measured
@@ -37,8 +37,12 @@ class Query:
     pixels: Pixels
     name: str
     digest: str | None = None
-    id: str | None = None
+    item: Item | None = None
     content: bytes = b""
+
+    @property
+    def id(self) -> str | None:
+        return None if self.item is None else self.item.id
 
 
 class Desk:
@@ -48,7 +52,8 @@ class Desk:
         self.engine, self.limits, self.store = engine, limits, store
         self.metrics = Metrics(self._states)
         self._pools: list[ThreadPoolExecutor] = []
-        self.pictures = self._workers("pictures", 4, 2 * limits.waiting)
+        self.uploads = self._workers("uploads", 2, 2 * limits.waiting)
+        self.pictures = self._workers("pictures", 2, 2 * limits.waiting)
         self.certified = self._workers("certified", limits.heavy, limits.heavy_waiting)
         self.proofs = self._workers("proofs", limits.heavy, limits.heavy_waiting)
         self.attacks = self._workers("attacks", limits.heavy, limits.heavy_waiting)
@@ -58,7 +63,14 @@ class Desk:
         self._batchers = {
             served.name: Batcher(served.plain, pool, seen=self.metrics.batches.observe) for served in engine
         }
-        for kind in (self.pictures, self.certified, self.proofs, self.attacks, self.writes):
+        for kind in (
+            self.uploads,
+            self.pictures,
+            self.certified,
+            self.proofs,
+            self.attacks,
+            self.writes,
+        ):
             self._watch(kind.gate)
         self._watch(self.plain_gate)
         self._small: OrderedDict[tuple[str, int], tuple[bytes, str]] = OrderedDict()
@@ -66,7 +78,7 @@ class Desk:
 
     def close(self) -> None:
         """Stop what is under way, wait until it has stopped, and let go of the galleries."""
-        for kind in (self.certified, self.proofs, self.attacks, self.pictures):
+        for kind in (self.certified, self.proofs, self.attacks, self.uploads, self.pictures):
             kind.stop()
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -79,7 +91,7 @@ class Desk:
             pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
             return Query(pixels, name, self.store.keep(content), content=content)
 
-        return await self.pictures.run(deadline, read)
+        return await self.uploads.run(deadline, read)
 
     async def earlier(self, served: Served, digest: str, deadline: Deadline) -> Query:
         """A picture that was uploaded before."""
@@ -89,15 +101,16 @@ class Desk:
             pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
             return Query(pixels, digest, digest, content=content)
 
-        return await self.pictures.run(deadline, read)
+        return await self.uploads.run(deadline, read)
 
     async def of_item(self, served: Served, id: str, deadline: Deadline) -> Query:
         """The picture of an item of the gallery."""
 
         def read() -> Query:
-            return Query(decode(_picture(served, id), served.embedder.spec), id, id=id)
+            item = served.item(id)
+            return Query(decode(_picture(served, item), served.embedder.spec), id, item=item)
 
-        return await self.pictures.run(deadline, read)
+        return await self.uploads.run(deadline, read)
 
     async def plain(self, served: Served, query: Query, k: int, deadline: Deadline) -> Outcome:
         """The nearest candidates; searches that wait are answered together."""
@@ -160,7 +173,7 @@ class Desk:
         """An item's picture, small."""
 
         def read() -> tuple[bytes, str]:
-            content = _picture(served, id)
+            content = _picture(served, served.item(id))
             return self._shown(content, digest_of(content), size)
 
         return await self.pictures.run(deadline, read)
@@ -208,8 +221,7 @@ class Desk:
         return found
 
 
-def _picture(served: Served, id: str) -> bytes:
-    item = served.item(id)
+def _picture(served: Served, item: Item) -> bytes:
     content = stored_image(item.path)
     if content is None:
         raise NotThereError(f"the picture of this item of gallery '{served.name}' is no longer where it was")

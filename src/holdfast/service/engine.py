@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from holdfast.certify import Method
@@ -77,12 +78,13 @@ class Served:
             first.close()
             raise
         self._handles["plain"], self._files["plain"] = first, _file(where)
-        self._info = first.info
+        self.known = first.info
+        """What the gallery last said of itself."""
         network = self.embedder.base if isinstance(self.embedder, Smoothed) else self.embedder
         if isinstance(network, Embedder):
             network.eval().requires_grad_(False)  # An attack that ends would wake the weights under another.
         self.attackable = isinstance(network, Embedder)
-        self._bounded = _bounded(self.embedder)
+        self.bounder = _bounder(self.embedder)
 
     def close(self) -> None:
         with self._lock:
@@ -111,23 +113,23 @@ class Served:
         return text.replace(str(Path(self.where)), f"gallery '{self.name}'")
 
     def info(self) -> GalleryInfo:
-        self._info = self.use("plain", lambda gallery: gallery.info)
-        return self._info
+        self.known = self.use("plain", lambda gallery: gallery.info)
+        return self.known
 
     def last_info(self) -> tuple[GalleryInfo, bool]:
         """What the gallery says of itself and True; what it last said and False where it does not answer."""
         try:
             return self.info(), True
         except UnavailableError:
-            return self._info, False
+            return self.known, False
 
     def traits(self, info: GalleryInfo) -> Traits:
         if isinstance(self.embedder, Smoothed):
             return Traits(("query:l2",), (), self.attackable)
-        threats = ["query:linf"] if self._bounded else []
+        threats = ["query:linf"] if self.bounder else []
         if info.boxes:
-            threats += ["candidates:linf"] + (["both:linf"] if self._bounded else [])
-        return Traits(tuple(threats), METHODS if self._bounded else ("interval",), self.attackable)
+            threats += ["candidates:linf"] + (["both:linf"] if self.bounder else [])
+        return Traits(tuple(threats), METHODS if self.bounder else ("interval",), self.attackable)
 
     def item(self, id: str) -> Item:
         return self.use("plain", lambda gallery: self._item(gallery, id))
@@ -189,23 +191,27 @@ class Served:
     ) -> Outcome:
         """The nearest candidates, and where each can stand under every attack within `threat`."""
         start = time.perf_counter()
-        self.check_threat(threat, method, seed)
         if isinstance(self.embedder, Smoothed):
+            self.check_threat(self.known, threat, method)
             return self.smoothed(pixels, k, threat, seed)
 
         def search(gallery: Gallery) -> Outcome:
             with gallery.snapshot():
                 info = gallery.info
+                self.check_threat(info, threat, method, seed)
                 most = min(k, info.count)
                 limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
-                found = certified_search(gallery, self.embedder, pixels, max(1, most), limited, method=method)
+                found = certified_search(
+                    gallery, self.embedder, pixels, max(1, most), limited, method=method, bounder=self.bounder
+                )
                 return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
 
         return self.use("dear" if self.dear(threat, method) else "certified", search)
 
-    def check_threat(self, threat: Threat, method: Method = "interval", seed: int | None = None) -> None:
+    def check_threat(
+        self, info: GalleryInfo, threat: Threat, method: Method = "interval", seed: int | None = None
+    ) -> None:
         """Refuse what this gallery cannot certify, with what it can."""
-        info = self.info()
         traits = self.traits(info)
         side = f"{threat.who}:{threat.norm}"
         if side not in traits.threats:
@@ -324,7 +330,9 @@ class Engine:
         for one in self:
             blank = np.zeros(one.embedder.spec.shape, dtype=np.uint8)
             with suppress(HoldfastError):
-                if not isinstance(one.embedder, Smoothed):
+                if isinstance(one.embedder, Smoothed):
+                    next(one.embedder.sample(torch.zeros(one.embedder.spec.shape), 0, 1))
+                else:
                     one.plain([(blank, 10)])
                     one.certified(blank, 10, Threat.parse("linf:0"))
 
@@ -368,12 +376,12 @@ def _other(gallery: Gallery) -> bool:
         return "open it again" in str(error)
 
 
-def _bounded(embedder: AnyEmbedder) -> bool:
+def _bounder(embedder: AnyEmbedder) -> Bounder | None:
+    """The embedder as its bounds see it, made once: tracing a network disturbs every thread that uses one."""
     try:
-        Bounder(embedder)
+        return Bounder(embedder)
     except HoldfastError:
-        return False
-    return True
+        return None
 
 
 def _named(text: str) -> tuple[str, str]:

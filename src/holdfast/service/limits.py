@@ -116,7 +116,10 @@ class Workers:
 
 
 class BodyLimit:
-    """Bodies are counted as they arrive, whatever their length header says, and must arrive in time."""
+    """Bodies are counted as they arrive, whatever their length header says, and must arrive in time.
+
+    Once a body is there, the end of the connection is the end of the request's time: its work stops.
+    """
 
     def __init__(self, app: Any, limits: Limits) -> None:
         self._app, self._limits = app, limits
@@ -125,12 +128,18 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        deadline, taken, whole = scope["state"]["deadline"], 0, False
+        deadline, taken = scope["state"]["deadline"], 0
+        ended: asyncio.Task[Message] | None = None
+
+        async def end() -> Message:
+            message: Message = await receive()
+            deadline.cancel()
+            return message
 
         async def counted() -> Message:
-            nonlocal taken, whole
-            if whole:  # What follows is only the end of the connection.
-                return await receive()  # type: ignore[no-any-return]
+            nonlocal taken, ended
+            if ended is not None:
+                return await asyncio.shield(ended)
             try:
                 message: Message = await asyncio.wait_for(receive(), deadline.left)
             except TimeoutError:
@@ -139,15 +148,20 @@ class BodyLimit:
                 ) from None
             if message["type"] == "http.request":
                 taken += len(message.get("body", b""))
-                whole = not message.get("more_body", False)
                 if taken > self._limits.bytes:
                     raise too_many_bytes(self._limits)
+                if taken and not message.get("more_body", False):
+                    ended = asyncio.create_task(end())
             return message
 
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._limits.bytes:
             raise too_many_bytes(self._limits)
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            if ended is not None:
+                ended.cancel()
 
 
 def too_many_bytes(limits: Limits) -> TooLargeError:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from holdfast.files import atomic_write
-from holdfast.gallery import Gallery, Item
-from holdfast.gallery.bounding import Bounder
+from holdfast.gallery import Boxes, Gallery, Item
 from holdfast.service.engine import Pixels, Served, shortened
 from holdfast.service.pictures import digest_of
 from holdfast.service.problems import ConflictError, ForbiddenError, NotThereError, NotUnderstoodError
@@ -54,9 +54,7 @@ def add_item(
             raise ConflictError(
                 f"gallery '{served.name}' has an item '{shortened(id)}' already; say replace=true to replace it"
             )
-        sizes = gallery.info.boxes
-        bounder = Bounder(served.embedder) if sizes else None
-        boxes = {eps: bounder.boxes(pixels[None], eps) for eps in sizes if bounder is not None}
+        boxes = _boxes(served, pixels, gallery.info.boxes)
         existed = path.exists()
         atomic_write(path, content)
         try:
@@ -96,6 +94,14 @@ def remove_item(served: Served, id: str) -> int:
     item, generation = served.use("certified", remove)
     _drop_picture(served, item)
     return generation
+
+
+def _boxes(served: Served, pixels: Pixels, sizes: Sequence[float]) -> dict[float, Boxes]:
+    if sizes and served.bounder is None:
+        raise ConflictError(
+            f"gallery '{served.name}' has boxes of its candidates, and its model can no longer be bounded"
+        )
+    return {eps: served.bounder.boxes(pixels[None], eps) for eps in sizes if served.bounder is not None}
 
 
 def _check_writable(served: Served) -> None:
