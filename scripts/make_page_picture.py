@@ -45,7 +45,7 @@ def main(certified: Path, plain: Path, photo: Path, out: Path) -> None:
         page.goto(f"{address}/#gallery=certified&k={K}&threat=query:linf:{EPS}")
         expect(page.locator("#large-picks img").first).to_be_visible(timeout=WAIT)
         content = {"name": f"photo{photo.suffix}", "mimeType": "image/jpeg", "buffer": photo.read_bytes()}
-        page.set_input_files("#file", content)  # type: ignore[arg-type]
+        page.set_input_files("#file", content)
         attacked(page, 1)
         page.locator(".attack-result summary").click()
         # What stays in view while scrolling would stand in the middle of a taller picture.

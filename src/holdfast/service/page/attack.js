@@ -17,7 +17,10 @@ export function outcome(answer) {
   const fell = certified.filter((hit) => !inTop(after.get(hit.id), k));
   const rest = (name) => lost.length ? `${lost.length} of ${count(others.length, name)} left the top ${k}` : `${others.length === 1 ? `the one ${name}` : `the ${count(others.length, name)}`} stayed too`;
   if (fell.length || !answer.held) {
-    return { kind: "bad", text: `${count(fell.length, "certified hit")} left the top ${k}. That contradicts the proof: please report it with this link.` };
+    const why = answer.before.alpha
+      ? `A smoothed search is wrong with probability at most ${answer.before.alpha}: try again, and report it if it stays so.`
+      : "That contradicts the proof: please report it with this link.";
+    return { kind: "bad", text: `${count(fell.length, "certified hit")} left the top ${k}. ${why}` };
   }
   if (!certified.length) {
     const who = lost.length === others.length ? `all ${count(others.length, "hit")}` : `${lost.length} of ${count(others.length, "hit")}`;
