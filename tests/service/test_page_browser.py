@@ -259,6 +259,18 @@ def test_a_dropped_and_a_pasted_picture_are_searched(visit, shop):
     assert ids(page) == dropped
 
 
+def test_a_picture_chosen_before_the_page_knows_its_galleries_waits(visit, shop):
+    page = visit("about:blank")
+    held: list[Any] = []
+    page.route("**/api/v1/status", lambda route: held.append(route))
+    page.goto(shop.address)
+    page.set_input_files("#file", shop.photo)
+    while not held:
+        page.wait_for_timeout(20)
+    held[0].continue_()
+    settled(page)
+
+
 def test_an_attack_shows_both_pictures_and_that_certified_hits_held(visit, shop):
     page = visit()
     searched(page, shop)

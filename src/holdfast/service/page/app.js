@@ -17,6 +17,7 @@ const dial = new Dial();
 let running = null;
 let attacking = null;
 let settling = 0;
+let ready = null;
 
 const asked = () => ({ threat: state.threat, eps: dial.eps, max: dial.max, method: by("method").value });
 const named = (name) => state.status.galleries.find((gallery) => gallery.name === name) ?? null;
@@ -134,7 +135,7 @@ function showQuery() {
 function fail(problem) {
   const box = by("problem");
   const whose = problem.status === 422 && state.query?.file && !state.columns[0]?.plain ? `${state.query.name}: ` : "";
-  const again = el("button", { type: "button", onclick: () => (state.query ? run() : start()) }, "Try again");
+  const again = el("button", { type: "button", onclick: () => (state.query ? run() : (ready = start())) }, "Try again");
   box.replaceChildren(el("h2", null, problem.title ?? "Something went wrong"), el("p", null, whose, problem.detail ?? problem.message), again);
   box.hidden = false;
   for (const column of state.columns) column.busy = false;
@@ -233,13 +234,18 @@ function restore() {
   }
 }
 
-function ask(query) {
+// A picture may be dropped before the server has said what it serves.
+async function ask(query) {
+  await ready;
+  if (!state.status) return;
   state.query = query;
   run();
 }
 
-function takeFile(file) {
+async function takeFile(file) {
   if (!file) return;
+  await ready;
+  if (!state.status) return;
   const { bytes } = state.status.limits;
   if (file.size > bytes) {
     fail({ title: "This picture is too large", detail: `${file.name} has ${(file.size / 2 ** 20).toFixed(1)} MB; this server takes ${(bytes / 2 ** 20).toFixed(1)} MB.` });
@@ -403,7 +409,7 @@ async function start() {
     state.status = await api.status();
     if (!state.status.galleries.length) throw new api.Problem(0, "No gallery is served", "Start the server with at least one: holdfast serve shop.gallery");
     restore();
-    await examples();
+    examples();
   } catch (problem) {
     fail(problem);
   }
@@ -411,4 +417,4 @@ async function start() {
 
 api.onKeyNeeded(askForKey);
 listen();
-start();
+ready = start();
