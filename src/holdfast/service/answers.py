@@ -143,6 +143,7 @@ class AttackAnswer(BaseModel):
     objective: str
     target: str | None
     threat: str
+    clean: str = Field(description="The picture as the network sees it, as a data URL (PNG).")
     altered: str = Field(description="The altered picture, as a data URL (PNG).")
     difference: str = Field(description="altered - clean around mid-grey, amplified, as a data URL (PNG).")
     amplify: float
@@ -163,6 +164,12 @@ class ItemAnswer(BaseModel):
     image: str | None
     gallery: str
     generation: int
+
+
+class ItemsAnswer(BaseModel):
+    """Some candidates of a gallery."""
+
+    items: list[ItemAnswer]
 
 
 class RemovedAnswer(BaseModel):

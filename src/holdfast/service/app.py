@@ -37,6 +37,7 @@ from holdfast.deadline import Deadline
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.evaluate.cases import difference
 from holdfast.evaluate.photo import png
+from holdfast.gallery import Item
 from holdfast.service import desk as desks
 from holdfast.service.address import LOCAL
 from holdfast.service.answers import (
@@ -47,6 +48,7 @@ from holdfast.service.answers import (
     HealthAnswer,
     ImageShape,
     ItemAnswer,
+    ItemsAnswer,
     LimitsState,
     Move,
     QueryState,
@@ -447,6 +449,7 @@ async def attack(
         objective=objective,
         target=done.target,
         threat=str(done.threat),
+        clean=_data_url(png(asked.pixels)),
         altered=_data_url(png(done.altered)),
         difference=_data_url(png(change)),
         amplify=amplify,
@@ -457,6 +460,22 @@ async def attack(
         steps=steps,
         seconds=round(done.seconds, 6),
     )
+
+
+@_api.get("/items", response_model=ItemsAnswer)
+@needs("read")
+async def examples(
+    desk: TheDesk,
+    until: Until,
+    gallery: GalleryQuery = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="How many, at most.")] = 12,
+) -> ItemsAnswer:
+    """Some items from all over the gallery: examples to ask about."""
+    served = desk.engine.get(gallery)
+    found, generation = await desk.pictures.run(
+        until, lambda: (served.examples(limit), served.info().generation)
+    )
+    return ItemsAnswer(items=[_item_answer(item, served, generation) for item in found])
 
 
 @_api.post("/items", response_model=ItemAnswer, status_code=201)
@@ -476,14 +495,7 @@ async def add(
     item, generation = await desk.writes.run(
         until, lambda: add_item(served, asked.content, asked.pixels, id, label, replace=replace)
     )
-    return ItemAnswer(
-        id=item.id,
-        label=item.label,
-        digest=item.digest,
-        image=item_url(item, served.name),
-        gallery=served.name,
-        generation=generation,
-    )
+    return _item_answer(item, served, generation)
 
 
 @_api.get(
@@ -506,14 +518,7 @@ async def item(desk: TheDesk, until: Until, id: PathId, gallery: GalleryQuery = 
     """What the gallery says of an item."""
     served = desk.engine.get(gallery)
     found, generation = await desk.pictures.run(until, lambda: (served.item(id), served.info().generation))
-    return ItemAnswer(
-        id=found.id,
-        label=found.label,
-        digest=found.digest,
-        image=item_url(found, served.name),
-        gallery=served.name,
-        generation=generation,
-    )
+    return _item_answer(found, served, generation)
 
 
 @_api.delete("/items/{id:path}", response_model=RemovedAnswer)
@@ -570,6 +575,17 @@ async def _asked(
         return await desk.earlier(served, query, until)
     assert id is not None
     return await desk.of_item(served, id, until)
+
+
+def _item_answer(item: Item, served: Served, generation: int) -> ItemAnswer:
+    return ItemAnswer(
+        id=item.id,
+        label=item.label,
+        digest=item.digest,
+        image=item_url(item, served.name),
+        gallery=served.name,
+        generation=generation,
+    )
 
 
 def _check_k(desk: Desk, k: int) -> None:

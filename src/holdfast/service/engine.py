@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -35,6 +36,7 @@ T = TypeVar("T")
 Pixels = NDArray[np.uint8]
 Purpose = Literal["plain", "certified", "dear"]
 METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
+LISTED = 20_000
 AGAIN = 1.0
 """Seconds for which a gallery that could not be opened is not tried again."""
 
@@ -131,6 +133,18 @@ class Served:
 
     def item(self, id: str) -> Item:
         return self.use("plain", lambda gallery: self._item(gallery, id))
+
+    def examples(self, most: int) -> list[Item]:
+        """At most so many items from all over the gallery; of a very large one, from its first `LISTED` ids."""
+
+        def some(gallery: Gallery) -> list[Item]:
+            ids = list(islice(gallery.ids(), LISTED))
+            count = min(most, len(ids))
+            chosen = [ids[(2 * place + 1) * len(ids) // (2 * count)] for place in range(count)]
+            with gallery.snapshot():
+                return [gallery.get(id) for id in chosen if id in gallery]
+
+        return self.use("plain", some)
 
     def plain(self, asked: Sequence[tuple[Pixels, int]]) -> list[Outcome]:
         """The nearest candidates of several pictures at once, each with its own k."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.files import atomic_write
-from holdfast.gallery import Boxes, AnyGallery, Item
+from holdfast.gallery import AnyGallery, Boxes, Item
 from holdfast.service.engine import Pixels, Served, shortened
 from holdfast.service.pictures import digest_of
 from holdfast.service.problems import ConflictError, ForbiddenError, NotThereError, NotUnderstoodError

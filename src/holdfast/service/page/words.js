@@ -1,0 +1,67 @@
+// What the page says: sizes, threats and verdicts in plain words.
+
+const short = (value, digits) => String(Number(value.toFixed(digits)));
+
+export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+
+// An eps is shown in steps of an 8-bit pixel, a radius as it is.
+export const sizeText = (norm, eps) => (norm === "linf" ? `${short(eps * 255, 2)}/255` : short(eps, 3));
+
+// What is proven is never rounded up.
+export function provenText(norm, eps) {
+  const units = norm === "linf" ? eps * 255 : eps;
+  const parts = norm === "linf" ? (units < 10 ? 100 : 10) : 1000;
+  const floor = Math.floor(units * parts + 1e-9) / parts;
+  const text = floor === 0 && units > 0 ? `<${1 / parts}` : String(floor);
+  return norm === "linf" ? `${text}/255` : text;
+}
+
+export function threatText({ who, norm, most }, eps) {
+  let size = norm === "linf" ? `${short(eps * 255, 3)}/255` : short(eps, 4);
+  // Boxes of candidates are kept for one eps, and nothing above it is certified: never a hair more than that.
+  if (who !== "query") size = String(Math.floor(eps * 1e6 + 1e-6) / 1e6);
+  const limit = who === "candidates" && most ? `:m=${most}` : "";
+  return `${who === "query" && norm === "l2" ? "" : `${who}:`}${norm}:${size}${limit}`;
+}
+
+export function threatSentence({ who, norm, most }, eps) {
+  if (norm === "l2") return `however the query is altered by less than ${sizeText(norm, eps)} in ℓ2`;
+  const whose = {
+    query: "of the query",
+    candidates: most ? `of at most ${count(Number(most), "candidate")}` : "of the candidates",
+    both: "of the query and the candidates",
+  }[who];
+  return `however each pixel ${whose} is altered by up to ${sizeText(norm, eps)}`;
+}
+
+export const WHO = { query: "the query", candidates: "the candidates", both: "both" };
+export const METHOD = { interval: "fast (interval)", elided: "tighter (elided)", crown: "tightest (crown)" };
+export const VERDICT = { certified: "Certified", unknown: "Unknown", abstain: "Abstain", waiting: "Checking" };
+
+export const GOALS = {
+  lower: "push a hit away",
+  raise: "bring a candidate to the front",
+  misrank: "bring another class to the front",
+  shift: "move the query as far as possible",
+};
+
+export const nothingPromised = (threat, eps) => threatSentence(threat, eps).replace(/^however/, "if");
+
+// Why a hit stands as it does at the slider's size.
+export function because(hit, column, { threat, eps }, { kind, reach, exact }) {
+  const asked = sizeText(threat.norm, eps);
+  const proven = reach === null || reach < 0 ? "" : provenText(threat.norm, reach);
+  switch (kind) {
+    case "none": return "What is asked cannot be certified for this gallery.";
+    case "waiting": return "Asking how far it holds …";
+    case "abstain": return hit.reason;
+    case "certified":
+      if (column.smoothed) return `Stays in the top ${column.k} for every change shorter than its radius.`;
+      return exact ? `Cannot be pushed below rank ${exact.worst}, whatever is done within ${asked}.` : `Stays in the top ${column.k} for every change within ${asked}.`;
+    default:
+      if (column.smoothed) return proven ? `Proven to ${proven} only, and ${asked} is asked.` : hit.reason;
+      if (!proven) return exact ? `Could fall to rank ${exact.worst.toLocaleString("en")} for all that is proven; that is no attack.` : "No size is proven: another candidate is too close.";
+      if (reach === 0) return exact ? `Proven only as it is; at ${asked} it could fall to rank ${exact.worst.toLocaleString("en")}.` : "Proven only as it is, unaltered.";
+      return `Proven to ${proven} only${exact ? `; at ${asked} it could fall to rank ${exact.worst.toLocaleString("en")}` : `, and ${asked} is asked`}.`;
+  }
+}
