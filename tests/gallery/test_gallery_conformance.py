@@ -6,6 +6,7 @@ The references are a naive float64 ranking, and for certificates the embedded ga
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 
@@ -59,11 +60,9 @@ class Engine:
     def location(self, name, options=""):
         if self.kind == "embedded":
             return self.place / f"{name}.gallery"
-        return (
-            f"milvus-lite:{self.place}/{name}{options}"
-            if self.kind == "lite"
-            else f"milvus://{self.place}/{name}{options}"
-        )
+        if self.kind == "lite":
+            return f"milvus-lite:{self.place}/{name}{options}"
+        return f"milvus://{self.place}/{name}_{os.getpid()}{options}"  # Workers share the server.
 
     def empty(self, boxes=False, options="", dim=DIM):
         """A gallery without candidates or certificates."""
