@@ -137,7 +137,7 @@ class Served:
     def examples(self, most: int) -> list[Item]:
         """At most so many items from all over the gallery; of a very large one, from its first `LISTED` ids."""
 
-        def some(gallery: Gallery) -> list[Item]:
+        def some(gallery: AnyGallery) -> list[Item]:
             ids = list(islice(gallery.ids(), LISTED))
             count = min(most, len(ids))
             chosen = [ids[(2 * place + 1) * len(ids) // (2 * count)] for place in range(count)]
