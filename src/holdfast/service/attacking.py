@@ -93,14 +93,14 @@ def attack(
             raise NotUnderstoodError("nothing was found but the picture itself; there is no hit to push away")
         target = first
     vector = served.embedder.embed(pixels[None]).numpy()
-    scene = served.use("plain", lambda gallery: _scene(gallery, vector, served.name, target))
+    scene = served.use(lambda gallery: _scene(gallery, vector, served.name, target))
     wish = _wish(name, scene, hits, target)
     altered = _altered(served, wish, pixels, threat, steps)
     after, ranks = _after(served, altered, k, [hit.id for hit in hits], target)
     kept = {hit.id for hit in _hits(after)}
     moves = [Moved(hit.id, hit.rank, ranks[hit.id]) for hit in hits]
     if target is not None and target not in {hit.id for hit in hits}:
-        was = served.use("plain", lambda gallery: ranks_of(gallery, vector[0], [target]))
+        was = served.use(lambda gallery: ranks_of(gallery, vector[0], [target]))
         moves.append(Moved(target, was[target], ranks[target]))
     held = all(id in kept for id in _certified(before))
     return Attacked(altered, before, after, tuple(moves), held, target, threat, time.perf_counter() - start)
@@ -210,7 +210,7 @@ def _after(
             return {**gone, **(ranks_of(gallery, vector, there) if there else {})}
 
     found = {hit.id: hit.rank for hit in _hits(after)}
-    return replace(after, threat=None), {**served.use("plain", ranks), **found}
+    return replace(after, threat=None), {**served.use(ranks), **found}
 
 
 def _mean(served: Served, pixels: Pixels, seed: int) -> Floats:

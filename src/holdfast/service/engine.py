@@ -1,7 +1,6 @@
 """The galleries that are served and what can be asked of them; nothing here knows of HTTP.
 
-A gallery is open up to three times: for plain searches and pictures, for certified searches and writes, and for
-proofs that take seconds. A handle answers one at a time, and nobody waits behind a dearer kind of work.
+A gallery is open once: its threads read side by side, also while one of them writes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,7 +33,6 @@ from holdfast.threat import Threat
 
 T = TypeVar("T")
 Pixels = NDArray[np.uint8]
-Purpose = Literal["plain", "certified", "dear"]
 METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
 LISTED = 20_000
 AGAIN = 1.0
@@ -68,17 +66,15 @@ class Served:
     def __init__(self, name: str, where: str, model: Path | None = None, *, writable: bool = False) -> None:
         self.name, self.where, self.writable = name, where, writable
         self._lock = threading.Lock()
-        self._handles: dict[Purpose, AnyGallery] = {}
-        self._files: dict[Purpose, object] = {}
         self._failed: tuple[float, GalleryError] | None = None
-        first = _open(where, readonly=True)
+        self._file = _file(where)
+        self._gallery = open_gallery(where, readonly=not writable)
         try:
-            self.embedder = embedder_of(first, model)
+            self.embedder = embedder_of(self._gallery, model)
         except BaseException:
-            first.close()
+            self._gallery.close()
             raise
-        self._handles["plain"], self._files["plain"] = first, _file(where)
-        self.known = first.info
+        self.known = self._gallery.info
         """What the gallery last said of itself."""
         network = self.embedder.base if isinstance(self.embedder, Smoothed) else self.embedder
         if isinstance(network, Embedder):
@@ -88,20 +84,19 @@ class Served:
 
     def close(self) -> None:
         with self._lock:
-            for gallery in self._handles.values():
-                gallery.close()
+            self._gallery.close()
 
-    def use(self, purpose: Purpose, work: Callable[[AnyGallery], T]) -> T:
+    def use(self, work: Callable[[AnyGallery], T]) -> T:
         """What `work` makes of the gallery; one that was replaced meanwhile is opened again, once.
 
         A gallery that does not answer is an UnavailableError, which names no path.
         """
         try:
-            gallery = self._handle(purpose)
+            gallery = self._current()
             try:
                 return work(gallery)
             except GalleryError:
-                fresh = self._handle(purpose, suspect=gallery)
+                fresh = self._current(suspect=gallery)
                 if fresh is gallery:
                     raise
                 return work(fresh)
@@ -113,7 +108,7 @@ class Served:
         return text.replace(str(Path(self.where)), f"gallery '{self.name}'")
 
     def info(self) -> GalleryInfo:
-        self.known = self.use("plain", lambda gallery: gallery.info)
+        self.known = self.use(lambda gallery: gallery.info)
         return self.known
 
     def last_info(self) -> tuple[GalleryInfo, bool]:
@@ -132,7 +127,7 @@ class Served:
         return Traits(tuple(threats), METHODS if self.bounder else ("interval",), self.attackable)
 
     def item(self, id: str) -> Item:
-        return self.use("plain", lambda gallery: self._item(gallery, id))
+        return self.use(lambda gallery: self._item(gallery, id))
 
     def examples(self, most: int) -> list[Item]:
         """At most so many items from all over the gallery; of a very large one, from its first `LISTED` ids."""
@@ -144,7 +139,7 @@ class Served:
             with gallery.snapshot():
                 return [gallery.get(id) for id in chosen if id in gallery]
 
-        return self.use("plain", some)
+        return self.use(some)
 
     def plain(self, asked: Sequence[tuple[Pixels, int]]) -> list[Outcome]:
         """The nearest candidates of several pictures at once, each with its own k."""
@@ -167,7 +162,7 @@ class Served:
                 for hits, (_, k) in zip(found, asked, strict=True)
             ]
 
-        return self.use("plain", search)
+        return self.use(search)
 
     def smoothed(
         self, pixels: Pixels, k: int, threat: Threat | None = None, seed: int | None = None
@@ -184,7 +179,7 @@ class Served:
                 found = smoothed_search(gallery, embedder, pixels, max(1, most), eps=eps, seed=seed)
                 return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
 
-        return self.use("dear", search)
+        return self.use(search)
 
     def certified(
         self, pixels: Pixels, k: int, threat: Threat, method: Method = "interval", seed: int | None = None
@@ -206,7 +201,7 @@ class Served:
                 )
                 return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
 
-        return self.use("dear" if self.dear(threat, method) else "certified", search)
+        return self.use(search)
 
     def check_threat(
         self, info: GalleryInfo, threat: Threat, method: Method = "interval", seed: int | None = None
@@ -245,40 +240,33 @@ class Served:
                 raise NotThereError(f"gallery '{self.name}' has no item '{shortened(id)}'")
             return gallery.get(id)
 
-    def _handle(self, purpose: Purpose, suspect: AnyGallery | None = None) -> AnyGallery:
+    def _current(self, suspect: AnyGallery | None = None) -> AnyGallery:
         """The open gallery; opened again where another file is in its place.
 
         A `suspect` failed: it is also asked whether its file holds another gallery now.
         """
         with self._lock:
-            current = self._handles.get(purpose)
-            same = current is not None and self._files[purpose] == _file(self.where)
-            if same and (suspect is None or current is not suspect or not _other(suspect)):
-                assert current is not None
-                return current
+            same = self._file == _file(self.where)
+            if same and (suspect is None or self._gallery is not suspect or not _other(suspect)):
+                return self._gallery
             if self._failed is not None and time.monotonic() - self._failed[0] < AGAIN:
                 raise self._failed[1]
-            if current is not None:
-                del self._handles[purpose]
-                current.close()
             try:
-                opened = self._reopen(purpose)
+                file, fresh = _file(self.where), self._opened()
             except GalleryError as error:
                 self._failed = (time.monotonic(), error)
                 raise
-            self._failed = None
-            self._handles[purpose] = opened
-            return opened
+            self._gallery.close()
+            self._file, self._gallery, self._failed = file, fresh, None
+            return fresh
 
-    def _reopen(self, purpose: Purpose) -> AnyGallery:
-        file = _file(self.where)
-        opened = _open(self.where, readonly=not (self.writable and purpose == "certified"))
+    def _opened(self) -> AnyGallery:
+        opened = open_gallery(self.where, readonly=not self.writable)
         try:
             opened.check_embedder(embedder_info(self.embedder))
         except BaseException:
             opened.close()
             raise
-        self._files[purpose] = file
         return opened
 
 
@@ -351,10 +339,6 @@ def stored_settings(info: GalleryInfo) -> dict[str, float] | None:
     """How a smoothed gallery is searched; None where it is not smoothed."""
     how = stored_smoothing(info.embedder)
     return None if how is None else {"sigma": how.sigma, "n": how.n, "alpha": how.alpha}
-
-
-def _open(where: str, *, readonly: bool) -> AnyGallery:
-    return open_gallery(where, readonly=readonly)
 
 
 def _file(where: str) -> object:

@@ -74,7 +74,7 @@ def add_item(
             raise
         return old, gallery.info.generation
 
-    old, generation = served.use("certified", add)
+    old, generation = served.use(add)
     if old is not None and old.path != item.path:
         _drop_picture(served, old)
     return item, generation
@@ -91,7 +91,7 @@ def remove_item(served: Served, id: str) -> int:
         gallery.remove([id])
         return item, gallery.info.generation
 
-    item, generation = served.use("certified", remove)
+    item, generation = served.use(remove)
     _drop_picture(served, item)
     return generation
 
