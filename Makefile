@@ -10,7 +10,7 @@ MILVUS := .venv-milvus/.ready
 # Workers for the tests: each uses one thread.
 JOBS ?= 2
 
-.PHONY: help demo test check format bench clean setup
+.PHONY: help demo test check format bench clean setup chromium
 
 help:
 	@echo "make demo    train, index, search, measure and report on real images (a few minutes)"
@@ -37,8 +37,14 @@ $(MILVUS):
 	$(@D)/bin/python -c "import milvus; milvus._initialize_data_files('$(@D)/programs')"
 	@touch $@
 
+# The browser of the page's tests; where it is missing and cannot be installed they are skipped, and say so.
+chromium:
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
+		(apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
+
 # Without the server (no such wheel for this machine) its tests are skipped, and say so.
 test: $(READY)
+	-@$(MAKE) --no-print-directory chromium
 	-@$(MAKE) --no-print-directory $(MILVUS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 25
 
