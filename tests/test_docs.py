@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from holdfast.data import DATASETS
@@ -48,12 +52,36 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def answers(line: str, folder: Path) -> None:
+    """A service that is started as the README says answers, and ends when it is told to."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "PATH": f"{folder / '.bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    command = ["sh", "-c", f"exec {line} --port {port}"]
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as service:
+        try:
+            for _ in range(600):
+                assert service.poll() is None
+                with contextlib.suppress(httpx.TransportError):
+                    if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                        break
+                time.sleep(0.1)
+            assert "<h1" in httpx.get(f"http://127.0.0.1:{port}/").text
+        finally:
+            service.terminate()
+        assert service.wait(30) == 0
+
+
 def test_readme_commands_and_python_run(workplace):
     lines = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
     commands = [line for line in lines if not line.startswith("make ")]
     assert len(commands) >= 7
     printed = ""
     for line in commands:
+        if line.startswith("holdfast serve"):
+            answers(line, workplace)
+            continue
         done = shell(line, workplace)
         assert done.returncode == 0, (line, done.stderr)
         printed += done.stdout
@@ -82,6 +110,7 @@ def test_make_targets_that_the_readme_names_exist():
         ("make_readme_table", "README.md"),
         ("make_defence_table", "docs/defences.md"),
         ("make_which_table", "docs/which-certificate.md"),
+        ("make_sizing_table", "docs/production.md"),
     ],
 )
 def test_generated_pages_are_what_their_scripts_make(script, page, monkeypatch):
