@@ -32,6 +32,18 @@ vectors = "seq"
 labels = "label"
 about = "made up"
 
+[networks.crown]
+way = "crown"
+sets = ["words"]
+epochs = 4
+
+[networks.votes]
+way = "smoothing"
+sets = ["words"]
+sigma = 0.5
+n = 100
+epochs = 4
+
 [methods.euclidean]
 method = "euclidean"
 
@@ -92,6 +104,7 @@ def test_from_a_plan_to_cells_and_a_page(home, tmp_path):
     page = found.page(found.cells()).read_text()
     assert "| words | 60 | 20 | " in page
     assert "table 2: K = 3, by the bound" in page
+    assert page.count("| words | votes | ") == page.count("| words | 1-NN, arml | ") == 1
     assert "100.00%" in page
     (home / "tiny.toml").write_text(PLAN.replace("points = 12", "points = 13"))
     with pytest.raises(ConfigError, match="other settings"):

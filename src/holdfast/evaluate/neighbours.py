@@ -260,9 +260,8 @@ def robust_error(rows: Rows, radius: float) -> RobustError:
 
 def attacked_radii(rows: Rows) -> NDArray[np.float64] | None:
     """The lengths of the moves that were found; None if none were sought."""
-    column = "attacked" if "attacked" in rows.columns else "upper"
-    found: NDArray[np.float64] = rows.columns[column]
-    return None if (found < 0).any() else found
+    found = rows.columns.get("attacked", rows.columns.get("upper"))
+    return None if found is None or (found < 0).any() else np.asarray(found, dtype=np.float64)
 
 
 def _table(rows: Rows, radii: Sequence[float]) -> tuple[RobustError, ...]:

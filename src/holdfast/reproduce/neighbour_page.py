@@ -28,6 +28,7 @@ def write_page(found: NeighbourReproduction) -> Path:
         "`cells.json` has every number with a 95 % interval over test points.",
         _sets(found),
         *(_table(found, how) for how in found.plan.certified),
+        _networks(found),
         _against(found),
         _gaps(found),
         _costs(found),
@@ -80,6 +81,32 @@ def _table(found: NeighbourReproduction, how: KPlan) -> str:
             mean = np.mean([run.columns["lower"].mean() for run in runs])
             lines.append(f"| {dataset} | {method} | {' | '.join(values)} | {mean:.4f} |")
     return "\n".join(lines)
+
+
+def _networks(found: NeighbourReproduction) -> str:
+    """Figure i: 1-NN by each metric beside small networks, at the same radii."""
+    first = [how for how in found.plan.certified if how.k == 1]
+    if not first or not found.plan.networks:
+        return ""
+    (how,) = first
+    shown = [f"where euclidean has {share:.0%}" for share in found.plan.shares]
+    lines = [
+        "## Figure i: metrics and networks",
+        "",
+        "Certified robust error in per cent at the same radii as in the table for K = 1.",
+        "",
+        f"| set | what is certified | at 0 | {' | '.join(shown)} |",
+        "|---" * (3 + len(shown)) + "|",
+    ]
+    for dataset in dict.fromkeys(name for plan in found.plan.networks.values() for name in plan.sets):
+        radii = found.radii(dataset, how)
+        every = {f"1-NN, {method}": found.rows(dataset, method, how) for method in found.plan.methods}
+        every |= {name: found.network_rows(dataset, name) for name in found.plan.networks}
+        for name, runs in every.items() if radii else ():
+            if runs:
+                values = [f"{100 * errors_of(runs, radius)['certified'][0]:.1f}" for radius in radii.values()]
+                lines.append(f"| {dataset} | {name} | {' | '.join(values)} |")
+    return "\n".join(lines) if len(lines) > 6 else ""
 
 
 def _against(found: NeighbourReproduction) -> str:

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,6 +25,7 @@ from holdfast.data.settings import data_folders
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluate.folder import ROWS
 from holdfast.evaluate.neighbours import certify_metric, robust_error
+from holdfast.evaluate.perceptrons import certify_perceptron
 from holdfast.evaluate.rows import Rows, config_hash, read_rows
 from holdfast.files import atomic_write
 from holdfast.models.metric import Metric
@@ -34,6 +35,7 @@ from holdfast.reproduce.plan import Table
 from holdfast.training.metrics import METHODS, learn
 
 RUN = "run.json"
+NETWORK = "network.csv.gz"
 EUCLIDEAN = "euclidean"
 
 
@@ -57,6 +59,17 @@ class MetricPlan(Table):
     on: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
+class NetworkPlan(Table):
+    """A small network on features, certified by CROWN or by smoothing, beside the metrics on some sets (Figure i)."""
+
+    way: Literal["crown", "smoothing"]
+    sets: list[str]
+    sigma: float = 0.0
+    n: int = 1000
+    alpha: float = 0.01
+    epochs: int = 30
+
+
 class KPlan(Table):
     """How test points are certified for one K, and the table that the numbers stand in."""
 
@@ -75,6 +88,7 @@ class NeighbourPlan(Table):
     certified: list[KPlan] = Field(min_length=1)
     sets: dict[str, SetPlan]
     methods: dict[str, MetricPlan]
+    networks: dict[str, NetworkPlan] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,10 +117,11 @@ class NeighbourReproduction:
         """The runs whose name matches; every table needs all of them."""
         if table is not None and table not in {how.table for how in self.plan.certified}:
             return []
-        every = product(self.plan.sets, self.plan.methods, self.plan.seeds)
-        return [
-            job for job in (MetricJob(*each) for each in every) if only is None or fnmatch(job.name, only)
-        ]
+        every = list(product(self.plan.sets, self.plan.methods, self.plan.seeds))
+        for name, network in self.plan.networks.items():
+            every += product(network.sets, [name], self.plan.seeds)
+        jobs = [MetricJob(*each) for each in every]
+        return [job for job in jobs if only is None or fnmatch(job.name, only)]
 
     def missing(self, job: MetricJob) -> list[str]:
         """What of a run has no rows; rows of other settings are an error."""
@@ -118,29 +133,16 @@ class NeighbourReproduction:
         return []
 
     def run(self, job: MetricJob, work: Path, say: Callable[[str], None]) -> bool:
-        """Learn the metric, certify the test points for each K, keep the rows."""
+        """Learn the metric or the network, certify the test points, keep the rows."""
         found = features_of(self.plan.sets[job.dataset])
-        out = work / self.preset / job.name
-        out.mkdir(parents=True, exist_ok=True)
-        file, cost = out / "metric", out / "cost.json"
-        if not cost.exists():
-            say(f"{job.name}: learning from {len(found.train):,} vectors of {found.train.shape[1]} features")
-            how, options = self.plan.methods[job.method], self._options(job)
-            begun = time.process_time()
-            images = self.plan.sets[job.dataset].images is not None
-            made = learn(
-                found.train, found.train_labels, how.method, seed=job.seed, scale=not images, **options
-            )
-            made.save(file)
-            atomic_write(cost, json.dumps({"cpu_seconds": round(time.process_time() - begun, 2)}))
-        metric, kept = Metric.load(file), self.kept(job)
-        kept.mkdir(parents=True, exist_ok=True)
-        for one in self.plan.certified:
-            say(f"{job.name}: certifying K = {one.k}")
-            done = certify_metric(
-                metric, found, out / f"k{one.k}", k=one.k, exact=one.exact, points=self.plan.points, seed=0
-            )
-            atomic_write(kept / f"k{one.k}.csv.gz", (done.folder / ROWS).read_bytes())
+        out, kept = work / self.preset / job.name, self.kept(job)
+        for folder in (out, kept):
+            folder.mkdir(parents=True, exist_ok=True)
+        if job.method in self.plan.networks:
+            say(f"{job.name}: training and certifying a network")
+            cost = self._network(job, found, out, kept)
+        else:
+            cost = self._metric(job, found, out, kept, say)
         record = {
             "hash": self._hash(job),
             "train": len(found.train),
@@ -148,13 +150,53 @@ class NeighbourReproduction:
             "features": found.train.shape[1],
             "classes": len(found.classes),
             "digest": found.digest,
-            **json.loads(cost.read_text()),
+            "cpu_seconds": cost,
             "versions": versions(),
             "commit": commit(),
         }
         # Last, because a folder with this file is a finished run.
         atomic_write(kept / RUN, json.dumps(record, indent=2) + "\n")
         return True
+
+    def _metric(
+        self, job: MetricJob, found: Features, out: Path, kept: Path, say: Callable[[str], None]
+    ) -> float:
+        """Learn a metric, certify by it for each K, keep the rows; the seconds that learning took."""
+        file, cost = out / "metric", out / "cost.json"
+        if not cost.exists():
+            say(f"{job.name}: learning from {len(found.train):,} vectors of {found.train.shape[1]} features")
+            method, options = self.plan.methods[job.method].method, self._options(job)
+            begun, scale = time.process_time(), self.plan.sets[job.dataset].images is None
+            made = learn(found.train, found.train_labels, method, seed=job.seed, scale=scale, **options)
+            made.save(file)
+            atomic_write(cost, json.dumps(round(time.process_time() - begun, 2)))
+        metric = Metric.load(file)
+        for one in self.plan.certified:
+            say(f"{job.name}: certifying K = {one.k}")
+            done = certify_metric(
+                metric, found, out / f"k{one.k}", k=one.k, exact=one.exact, points=self.plan.points, seed=0
+            )
+            atomic_write(kept / f"k{one.k}.csv.gz", (done.folder / ROWS).read_bytes())
+        return float(json.loads(cost.read_text()))
+
+    def _network(self, job: MetricJob, found: Features, out: Path, kept: Path) -> float:
+        """Train and certify a network, keep the rows; the seconds that all of it took."""
+        begun = time.process_time()
+        certify_perceptron(
+            found,
+            out,
+            scale=self.plan.sets[job.dataset].images is None,
+            points=self.plan.points,
+            seed=job.seed,
+            **self.plan.networks[job.method].model_dump(exclude={"sets"}),
+        )
+        atomic_write(kept / NETWORK, (out / ROWS).read_bytes())
+        return round(time.process_time() - begun, 2)
+
+    def network_rows(self, dataset: str, name: str) -> list[Rows]:
+        """The rows of a network for every seed that is done."""
+        kept = [self.kept(MetricJob(dataset, name, seed)) for seed in self.plan.seeds]
+        return [read_rows(one / NETWORK) for one in kept if (one / RUN).exists()]
 
     def cells(self) -> list[Cell]:
         """The certified and attacked error of every run at every radius, and the printed numbers."""
@@ -187,6 +229,9 @@ class NeighbourReproduction:
         return self.folder / "rows" / self.preset / job.name
 
     def _options(self, job: MetricJob) -> dict[str, Any]:
+        """What a run is made with, besides its seed."""
+        if job.method in self.plan.networks:
+            return self.plan.networks[job.method].model_dump(exclude={"sets"})
         how = self.plan.methods[job.method]
         return {**how.options, **how.on.get(job.dataset, {})}
 
@@ -194,7 +239,9 @@ class NeighbourReproduction:
         return config_hash(
             {
                 "set": self.plan.sets[job.dataset].model_dump(exclude={"about"}),
-                "method": self.plan.methods[job.method].method,
+                "method": "network"
+                if job.method in self.plan.networks
+                else self.plan.methods[job.method].method,
                 "options": self._options(job),
                 "seed": job.seed,
                 "points": self.plan.points,
