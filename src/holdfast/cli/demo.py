@@ -124,6 +124,7 @@ def demo(
     )
     print(f"\npictures of the hits, with their rank intervals: {page}")
     print(f"report: {report}  ({seconds:.0f} s)")
+    print(f"try it in a browser: holdfast serve {shop}")
 
 
 def _train(run: Path, steps: int) -> Embedder:
