@@ -107,7 +107,7 @@ def screened(known: Neighbours, point: Array, label: int) -> tuple[float, int]:
     if squared[others].min() <= squared[ours].min():
         return 0.0, 0
     ours = ours[np.argsort(squared[ours], kind="stable")]
-    quick = pair_distances(squared, known, ours[:8], others).max(0)
+    quick = pair_distances(squared, known, known.noise(point), ours[:8], others).max(0)
     best, solved = np.inf, 0
     for place in np.argsort(quick, kind="stable"):
         if quick[place] >= best:

@@ -125,7 +125,7 @@ def test_what_the_metric_does_not_tell_apart_ties():
     flat = Neighbours(np.array([[0.7, 0.1], [0.6, 0.2]]), np.array([0, 1]), np.array([[1.0, 1.0]]))
     point = np.array([0.2, 0.2])
     assert knn_radius(point, 0, flat) == 0
-    assert exact_radius(point, 0, flat).upper == 0
+    assert exact_radius(point, 0, flat).lower == 0
     # A negative on top of one of three positives: the others keep it off.
     vectors = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 1.0], [1.0, 0.0]])
     twins = Neighbours(vectors, np.array([0, 0, 0, 1]), np.eye(2))

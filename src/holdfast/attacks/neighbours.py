@@ -227,7 +227,7 @@ def _first_pairs(search: _Search) -> Iterator[_Pair]:
         if len(theirs) < s or tried == CLASSES:
             continue
         tried += 1
-        reach = pair_distances(search.squared, known, ours, theirs)
+        reach = pair_distances(search.squared, known, known.noise(search.point), ours, theirs)
         place = max(0, len(ours) - s)
         asked = np.partition(reach, place, axis=0)[place]
         for negatives in (theirs[np.argsort(asked, kind="stable")[:s]], theirs[:s]):

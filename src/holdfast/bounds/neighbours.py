@@ -34,10 +34,18 @@ class Neighbours:
             raise DataError("the vectors or the metric contain NaN or infinity")
         self.vectors, self.labels = np.asarray(vectors, dtype=np.float64), np.asarray(labels)
         self.transform = np.asarray(transform, dtype=np.float64)
-        self.z: Array = self.vectors @ self.transform.T
-        """Gx of every vector."""
+        # Distances do not see a shift; without one, rounding would grow with the distance from 0.
+        self.centre: Array = self.vectors.mean(0) if len(self.vectors) else np.zeros(vectors.shape[1])
+        away = self.vectors - self.centre
+        self.z: Array = away @ self.transform.T
+        """G(x − centre) of every vector."""
         self.u: Array = self.z @ self.transform
-        """Mx of every vector."""
+        """M(x − centre) of every vector."""
+        terms, frobenius = max(self.transform.shape) + 2, float(np.linalg.norm(self.transform))
+        self._unit = terms * np.finfo(np.float64).eps * frobenius
+        self._widest = float(np.sqrt(np.square(away).sum(1).max(initial=0.0)))
+        self.noise_u = 4 * self._unit * frobenius * self._widest
+        """At least by how much M(x − y), from two rows of `u`, is off."""
         self.size: Array = np.einsum("ij,ij->i", self.u, self.u)
         """‖Mx‖² of every vector."""
         self.stretch = float(np.linalg.norm(self.transform, 2))
@@ -47,9 +55,13 @@ class Neighbours:
         if self.stretch == 0:
             raise DataError("the metric is zero: every vector is as near as any other")
 
+    def noise(self, point: Array) -> float:
+        """At least by how much G(x − `point`) of any vector x is off, from how Gx and Gp were computed."""
+        return float(self._unit * (self._widest + np.linalg.norm(point - self.centre)))
+
     def squared(self, point: Array, rows: Labels | None = None) -> Array:
         """d_M of every vector, or of some rows, to `point`; a row's value does not depend on the others."""
-        z, here = self.z if rows is None else self.z[rows], self.transform @ point
+        z, here = self.z if rows is None else self.z[rows], self.transform @ (point - self.centre)
         found = np.empty(len(z))
         for first in range(0, len(z), ROWS):
             np.square(z[first : first + ROWS] - here).sum(1, out=found[first : first + ROWS])
@@ -72,16 +84,23 @@ def votes_needed(k: int) -> int:
     return (k + 1) // 2
 
 
-def pair_distances(squared: Array, known: Neighbours, ours: Labels, others: Labels) -> Array:
+def pair_distances(squared: Array, known: Neighbours, noise: float, ours: Labels, others: Labels) -> Array:
     """ε̃ for every positive (row) and negative (column), rounded down; 0 where the metric does not tell them apart.
 
     ε̃ = [d_M(x, x⁻) − d_M(x, x⁺)]₊ / (2‖M(x⁺ − x⁻)‖₂): how far x is from where the two are equally near.
+    `squared` and `noise` are those of x.
     """
     apart = known.apart(ours, others)
-    length = 2 * np.sqrt(np.where(apart > known.blur, apart * (1 + 1e4 * ROUNDING), 0.0))
-    far, near = squared[others], squared[ours][:, None]
-    gap = np.maximum(far - near - ROUNDING * (far + near), 0.0)
-    return np.asarray(np.divide(gap, length, out=np.zeros_like(gap), where=length > 0))
+    told = apart > known.blur
+    length = 2 * (np.sqrt(np.where(told, apart * (1 + 1e4 * ROUNDING), 0.0)) + known.noise_u)
+    gap = np.maximum(gaps(squared[others], squared[ours][:, None], noise), 0.0)
+    return np.asarray(np.divide(gap, length, out=np.zeros_like(gap), where=told & (length > 0)))
+
+
+def gaps(far: Array | float, near: Array, noise: float) -> Array:
+    """d⁻ − d⁺, rounded down by all that their computation leaves uncertain."""
+    unsure = 2 * noise * (np.sqrt(far) + np.sqrt(near)) + 2 * noise**2
+    return np.asarray(far - near - ROUNDING * (far + near) - unsure)
 
 
 def nearest_label(point: Array, known: Neighbours, k: int = 1) -> Labels:

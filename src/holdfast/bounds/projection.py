@@ -89,16 +89,22 @@ def least_move(
 
 def dual_value(rows: Array, needed: Array, weights: Array, limits: Limits | None) -> float:
     """The lower bound of ‖δ‖ that multipliers `weights` ≥ 0 prove; infinite if they prove that there is no δ."""
+    weights = np.maximum(weights, 0.0)
+    rounding = 4 * (len(weights) + 1) * np.finfo(np.float64).eps
     force, asked = rows.T @ weights, float(needed @ weights)
-    pull = float(np.linalg.norm(force))
+    # What is left of sums that cancel: of Aᵀλ, whose rows have norm 1, and of bᵀλ.
+    off = rounding * float(weights.sum())
+    asked -= rounding * float(np.abs(needed) @ weights)
+    pull = float(np.linalg.norm(force)) + off
     if asked <= 0:
         return 0.0
     value = asked / pull if pull > 0 else np.inf
     if limits is not None:
-        if asked * SAFE > float(np.maximum(force * limits.low, force * limits.high).sum()):
+        reached = float(np.maximum(force * limits.low, force * limits.high).sum()) + off * limits.reach
+        if asked * SAFE > reached:
             return np.inf
         inside = limits.clip(force)
-        half = 0.5 * float(inside @ inside) - float(force @ inside) + asked
+        half = 0.5 * float(inside @ inside) - float(force @ inside) + asked - off * limits.reach
         size = float(force @ force) + asked
         value = max(value, np.sqrt(2 * max(0.0, half - 1e-14 * size)))
     return value * SAFE
@@ -148,6 +154,6 @@ def _unbounded(rows: Array, needed: Array) -> tuple[Array, Array | None]:
     except RuntimeError:  # Too many iterations: nothing is claimed.
         return np.zeros(len(needed)), None
     rest = system @ weights - target
-    if abs(rest[-1]) < 1e-14:
+    if rest[-1] > -1e-14:
         return weights, None
     return -weights * scale / rest[-1], np.asarray(-rest[:-1] / rest[-1] * scale)

@@ -21,7 +21,7 @@ from holdfast.bounds.neighbours import Array, Neighbours, votes_needed
 from holdfast.bounds.projection import Limits
 from holdfast.certify.mahalanobis import exact_radius, knn_radius
 from holdfast.data.features import Features
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, DataError
 from holdfast.evaluate.folder import ROWS, SUMMARY
 from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
 from holdfast.evaluate.validity import Finding
@@ -35,6 +35,8 @@ from holdfast.provenance import commit, versions
 KIND = "certified neighbours"
 BLOCK = 20
 SHARES = (0.25, 0.5, 0.75)
+FARTHEST = float(np.finfo(np.float64).max)
+"""What stands for infinity in a row: nothing can go wrong."""
 MOVES = "moves.npz"
 """The moves that were found, in scaled features: `point` (row of the test part), `label`, `move`."""
 
@@ -100,7 +102,9 @@ def certify_metric(
     chosen = np.random.default_rng(seed).permutation(len(features.test))[:points]
     config = {
         "kind": KIND,
-        "metric": config_hash({"transform": metric.transform.tolist(), "low": metric.low.tolist()}),
+        "metric": config_hash(
+            {"transform": metric.transform.tolist(), "low": metric.low.tolist(), "span": metric.span.tolist()}
+        ),
         # Where the features lay is no part of what was certified: they count by their digest.
         "about": {key: value for key, value in metric.about.items() if key != "features"},
         "features": features.digest,
@@ -198,6 +202,10 @@ class _Moves:
         self._part, self._path, self._features = folder / "moves.part", folder / MOVES, features
         try:
             kept = self._part.read_bytes()[: 8 * features * done] if self._part.exists() else b""
+            if len(kept) != 8 * features * done:
+                raise DataError(
+                    f"{self._part} lacks moves of rows that are there; remove {folder} to begin anew"
+                )
             # Rows and moves are written one after the other: the moves may be ahead, never behind.
             self._part.write_bytes(kept)
         except OSError as cause:
@@ -252,10 +260,15 @@ def robust_error(rows: Rows, radius: float) -> RobustError:
     a majority are part.
     A move as long as the radius itself may tie, so it is not proved against.
     """
-    open_ = rows.columns["lower"] <= radius
+    open_ = within(rows.columns["lower"], radius)
     reached = attacked_radii(rows)
-    attacked = None if reached is None else float((reached <= radius).mean())
+    attacked = None if reached is None else float(within(reached, radius).mean())
     return RobustError(radius, float(open_.mean()), attacked, bootstrap(open_))
+
+
+def within(radii: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
+    """Which of the radii a move of this length reaches; never one that stands for infinity."""
+    return np.asarray((radii <= radius) & (radii < FARTHEST))
 
 
 def attacked_radii(rows: Rows) -> NDArray[np.float64] | None:
@@ -267,10 +280,11 @@ def attacked_radii(rows: Rows) -> NDArray[np.float64] | None:
 def _table(rows: Rows, radii: Sequence[float]) -> tuple[RobustError, ...]:
     """At 0 and at the radii that were asked for; else where a quarter, half and three quarters are not proved."""
     lower: NDArray[np.float64] = rows.columns["lower"]
-    own = np.quantile(lower, SHARES).round(4).tolist()
+    quantiles = np.quantile(lower, SHARES, method="inverted_cdf").tolist()
+    own = [round(radius, 4) for radius in quantiles if radius < FARTHEST]
     return tuple(robust_error(rows, radius) for radius in sorted({0.0, *(radii or own)}))
 
 
 def _finite(value: Any) -> Any:
     """Infinity (nothing can go wrong) as the largest number there is: rows hold finite ones."""
-    return np.finfo(np.float64).max if isinstance(value, float) and value == np.inf else value
+    return FARTHEST if isinstance(value, float) and value == np.inf else value

@@ -10,8 +10,9 @@ import torch
 
 from holdfast.certify.perceptron import crown_radii, smoothing_radii
 from holdfast.data.features import Features
+from holdfast.errors import ConfigError
 from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_rows
+from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
 from holdfast.evaluate.vectors import pending
 from holdfast.files import exclusive
 from holdfast.models.metric import scale_of
@@ -43,7 +44,24 @@ def certify_perceptron(
     By `crown` a radius is certain; by `smoothing` it is wrong with probability at most `alpha`, and the network is
     trained with the noise that smooths it. The points are those that `certify_metric` draws with seed 0.
     """
+    config = {
+        "kind": KIND,
+        "way": way,
+        "sigma": sigma,
+        "n": n,
+        "alpha": alpha,
+        "epochs": epochs,
+        "exact": False,
+    }
+    config |= {
+        "points": min(points, len(features.test)),
+        "seed": seed,
+        "features": features.digest,
+        "scale": scale,
+    }
     if (out / ROWS).exists():
+        if read_header(out / ROWS)["hash"] != config_hash(config):
+            raise ConfigError(f"{out} holds the rows of another network or setting; remove it to begin anew")
         return read_rows(out / ROWS)
     low, span = scale_of(features.train) if scale else (0.0, 1.0)
     chosen = np.random.default_rng(0).permutation(len(features.test))[:points]
@@ -58,16 +76,6 @@ def certify_perceptron(
     asked = torch.from_numpy((features.test[chosen] - low) / span)
     kinds = torch.from_numpy(features.test_labels[chosen])
     most = float(np.linalg.norm(np.ptp((features.train - low) / span, axis=0)))
-    config = {
-        "kind": KIND,
-        "way": way,
-        "sigma": sigma,
-        "n": n,
-        "alpha": alpha,
-        "epochs": epochs,
-        "exact": False,
-    }
-    config |= {"points": len(chosen), "seed": seed, "features": features.digest}
     header: dict[str, Any] = {"config": config, "hash": config_hash(config), "seed": seed, "n": len(chosen)}
     header |= {"versions": versions(), "commit": commit()}
     with exclusive(out, KIND):

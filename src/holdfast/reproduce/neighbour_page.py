@@ -25,7 +25,7 @@ def write_page(found: NeighbourReproduction) -> Path:
     parts = [
         (found.folder / "about.md").read_text().strip(),
         f"This page is generated from the rows by `holdfast reproduce {found.folder.name} --preset {found.preset}`; "
-        "`cells.json` has every number with a 95 % interval over test points.",
+        "`cells.json` has every number of the tables of metrics with a 95 % interval over test points.",
         _sets(found),
         *(_table(found, how) for how in found.plan.certified),
         _networks(found),
@@ -93,7 +93,8 @@ def _networks(found: NeighbourReproduction) -> str:
     lines = [
         "## Figure i: metrics and networks",
         "",
-        "Certified robust error in per cent at the same radii as in the table for K = 1.",
+        "Certified robust error in per cent at the same radii as in the table for K = 1. Radii by smoothing are wrong "
+        "with probability at most α for each point; all others are certain.",
         "",
         f"| set | what is certified | at 0 | {' | '.join(shown)} |",
         "|---" * (3 + len(shown)) + "|",
@@ -115,9 +116,9 @@ def _against(found: NeighbourReproduction) -> str:
         "## ARML against the others",
         "",
         "At the radii where the Euclidean metric has a quarter, half and three quarters: is ARML's certified "
-        "robust error below that of every other metric, and is its error at 0 no higher than the Euclidean one's?",
+        "robust error below that of every other metric? And its certified error at 0, beside the Euclidean one's.",
         "",
-        "| K | set | below all others | not below | error at 0 |",
+        "| K | set | below all others | not below | certified error at 0 |",
         "|---|---|---|---|---|",
     ]
     for how, dataset in product(found.plan.certified, found.plan.sets):

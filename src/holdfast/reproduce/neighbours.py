@@ -22,12 +22,13 @@ from pydantic import Field
 from holdfast import data
 from holdfast.data.features import Features, image_features, load_features
 from holdfast.data.settings import data_folders
-from holdfast.errors import ConfigError, DataError
+from holdfast.errors import ConfigError, DataError, RunError
 from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.neighbours import certify_metric, robust_error
+from holdfast.evaluate.neighbours import attacked_radii, certify_metric, contradictions, within
 from holdfast.evaluate.perceptrons import certify_perceptron
 from holdfast.evaluate.rows import Rows, config_hash, read_rows
 from holdfast.files import atomic_write
+from holdfast.metrics import bootstrap
 from holdfast.models.metric import Metric
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.cells import Cell, cell, read_targets
@@ -135,7 +136,9 @@ class NeighbourReproduction:
     def run(self, job: MetricJob, work: Path, say: Callable[[str], None]) -> bool:
         """Learn the metric or the network, certify the test points, keep the rows."""
         found = features_of(self.plan.sets[job.dataset])
-        out, kept = work / self.preset / job.name, self.kept(job)
+        # Of other settings or vectors nothing is gone on with.
+        made_with = config_hash({"job": self._hash(job), "digest": found.digest})
+        out, kept = work / self.preset / f"{job.name}-{made_with[:12]}", self.kept(job)
         for folder in (out, kept):
             folder.mkdir(parents=True, exist_ok=True)
         if job.method in self.plan.networks:
@@ -176,6 +179,8 @@ class NeighbourReproduction:
             done = certify_metric(
                 metric, found, out / f"k{one.k}", k=one.k, exact=one.exact, points=self.plan.points, seed=0
             )
+            if wrong := contradictions(done.rows):
+                raise RunError(f"{job.name}: {wrong[0].text}")
             atomic_write(kept / f"k{one.k}.csv.gz", (done.folder / ROWS).read_bytes())
         return float(json.loads(cost.read_text()))
 
@@ -269,12 +274,16 @@ class NeighbourReproduction:
 
 def errors_of(runs: list[Rows], radius: float) -> dict[str, tuple[float, float, float, int]]:
     """The mean over seeds of the certified and the attacked error, with an interval over points, and their number."""
-    each = [robust_error(run, radius) for run in runs]
-    low, high = np.mean([one.interval for one in each], axis=0).tolist()
-    n = sum(len(run) for run in runs)
-    certified = float(np.mean([one.certified for one in each]))
-    attacked = float(np.mean([np.nan if one.attacked is None else one.attacked for one in each]))
-    return {"certified": (certified, low, high, n), "attacked": (attacked, low, high, n)}
+    found: dict[str, tuple[float, float, float, int]] = {}
+    radii = {"certified": [run.columns["lower"] for run in runs]}
+    attacked = [attacked_radii(run) for run in runs]
+    if all(one is not None for one in attacked):
+        radii["attacked"] = [one for one in attacked if one is not None]
+    for name, columns in radii.items():
+        reached = [within(column, radius) for column in columns]
+        low, high = np.mean([bootstrap(one) for one in reached], axis=0).tolist()
+        found[name] = (float(np.mean([one.mean() for one in reached])), low, high, len(reached[0]))
+    return found
 
 
 @lru_cache(maxsize=1)

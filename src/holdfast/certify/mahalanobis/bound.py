@@ -37,17 +37,18 @@ def knn_radius(
     most = None if positives is None else max(positives, s)
     ours = ours[np.argsort(squared[ours], kind="stable")][:most]
     others = others[np.argsort(squared[others], kind="stable")]
-    reach = np.sqrt(squared[ours[s - 1]])
+    noise = known.noise(point)
+    reach = np.sqrt(squared[ours[s - 1]]) + 2 * noise
     best = np.full(s, np.inf)
     for first in range(0, len(others), BLOCK):
         block = others[first : first + BLOCK]
         # ε̃ ≥ (√d⁻ − √d⁺)/(2‖G‖): from here on no negative can lower the result.
-        if (np.sqrt(squared[block[0]]) - reach) / (2 * known.stretch) >= best[-1]:
+        if (np.sqrt(squared[block[0]]) - reach) / (2 * known.stretch) * (1 - 1e-12) >= best[-1]:
             break
-        quick = _sth_largest(squared, known, ours[: max(QUICK, s)], block, s)
+        quick = _sth_largest(squared, known, noise, ours[: max(QUICK, s)], block, s)
         open_ = block[quick < best[-1]]
         values = (
-            _sth_largest(squared, known, ours, open_, s)
+            _sth_largest(squared, known, noise, ours, open_, s)
             if len(ours) > max(QUICK, s)
             else quick[quick < best[-1]]
         )
@@ -64,8 +65,10 @@ def knn_radii(
     return np.array([knn_radius(x, int(y), known, k, positives) for x, y in zip(points, labels, strict=True)])
 
 
-def _sth_largest(squared: Array, known: Neighbours, ours: Labels, others: Labels, s: int) -> Array:
+def _sth_largest(
+    squared: Array, known: Neighbours, noise: float, ours: Labels, others: Labels, s: int
+) -> Array:
     if not len(others):
         return np.empty(0)
-    found = pair_distances(squared, known, ours, others)
+    found = pair_distances(squared, known, noise, ours, others)
     return np.asarray(np.partition(found, len(ours) - s, axis=0)[len(ours) - s])

@@ -15,10 +15,10 @@ import numpy as np
 
 from holdfast.bounds.neighbours import (
     CLOSE,
-    ROUNDING,
     Array,
     Labels,
     Neighbours,
+    gaps,
     nearest_label,
     outvoted,
     pair_distances,
@@ -66,8 +66,8 @@ def exact_radius(point: Array, label: int, known: Neighbours, limits: Limits | N
         return Exact(0.0, 0.0, still, 0)
     ours = ours[np.argsort(squared[ours], kind="stable")]
     others = others[np.argsort(squared[others], kind="stable")]
-    positives = _Positives(known, squared, ours)
-    nearest = np.sqrt(squared[ours[0]])
+    positives, noise = _Positives(known, squared, ours), known.noise(point)
+    nearest = np.sqrt(squared[ours[0]]) + 2 * noise
     lower, upper, move, solved = np.inf, np.inf, still, 0
     for first in range(0, len(others), BLOCK):
         block = others[first : first + BLOCK]
@@ -75,7 +75,7 @@ def exact_radius(point: Array, label: int, known: Neighbours, limits: Limits | N
         if (np.sqrt(squared[block[0]]) - nearest) / (2 * known.stretch) * (1 - 1e-12) >= upper:
             break
         # Nor than its largest single constraint.
-        quick = pair_distances(squared, known, ours[:FEW], block).max(0)
+        quick = pair_distances(squared, known, noise, ours[:FEW], block).max(0)
         for place in np.argsort(quick, kind="stable"):
             if quick[place] >= upper:
                 break
@@ -85,7 +85,8 @@ def exact_radius(point: Array, label: int, known: Neighbours, limits: Limits | N
             length = float(np.linalg.norm(found)) if found is not None else np.inf
             if found is not None and length < upper:
                 upper, move = length, found
-    return Exact(max(0.0, min(lower, upper)), upper, move, solved)
+    # By weak duality it never is above the move; if it were, the certificate would be wrong, and that is to be seen.
+    return Exact(max(0.0, lower if lower > upper * (1 + 1e-9) else min(lower, upper)), upper, move, solved)
 
 
 class _Positives:
@@ -112,10 +113,17 @@ def _least_move(
     # A positive that the metric does not tell from the negative ties with it everywhere: nothing is asked for.
     useful = apart > known.blur
     if not useful.any():
-        return 0.0, np.zeros_like(point)
+        none = np.zeros_like(point)
+        return 0.0, none if _as_near(point, positives, other) else None
     length = 2 * np.sqrt(np.where(useful, apart, 1.0))
-    # Rounded down, so that no bound is above what is true; the move is tried by itself.
-    needed = squared[other] - squared[ours] - ROUNDING * (squared[other] + squared[ours])
+    # Rounded down, so that no bound is above what is true; the move is tried by itself. The rows are off by
+    # 2 `noise_u` each, which matters by as much as the move is long: no longer than to the negative itself, or
+    # than `enough`, beyond which nothing is claimed.
+    full = gaps(float(squared[other]), squared[ours], known.noise(point))
+    whole = float(np.linalg.norm(known.vectors[other] - point)) if limits is None else limits.reach
+    whole *= 1 + 1e-9
+    longest = min(whole, enough)
+    needed = full - 2 * known.noise_u * longest
 
     def worst(move: Array) -> tuple[Labels, Array, Array]:
         short = (needed - 2 * (there @ move - positives.u @ move)) / length
@@ -127,7 +135,12 @@ def _least_move(
         return chosen, rows / own[:, None], needed[chosen] / own
 
     found = least_move(worst, len(point), enough, limits)
-    return found.lower, _tried(point, positives, other, found, limits)
+    move = _tried(point, positives, other, found, limits)
+    size = np.inf if move is None else float(np.linalg.norm(move))
+    if found.lower < size * (1 - 1e-7) and size < longest:
+        needed = full - 2 * known.noise_u * size
+        found, longest = least_move(worst, len(point), enough, limits), whole
+    return found.lower if longest == whole else min(found.lower, longest), move
 
 
 def _tried(
@@ -137,15 +150,19 @@ def _tried(
     if found.move is None:
         return None
     size = float(np.linalg.norm(found.move))
-    rows = np.concatenate([[other], positives.ours])
     for beyond in BEYOND:
         moved = found.again(beyond * size, limits) if beyond else found.move
         if moved is None:
             continue
-        squared = positives.known.squared(point + moved, rows)
-        if squared[0] <= squared[1:].min():
+        if _as_near(point + moved, positives, other):
             return moved
     return None
+
+
+def _as_near(point: Array, positives: _Positives, other: int) -> bool:
+    """Whether the negative is as near to `point` as every positive."""
+    squared = positives.known.squared(point, np.concatenate([[other], positives.ours]))
+    return bool(squared[0] <= squared[1:].min())
 
 
 def flips(point: Array, move: Array, label: int, known: Neighbours) -> bool:

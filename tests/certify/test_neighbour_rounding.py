@@ -1,0 +1,81 @@
+"""Certificates of neighbours where few digits are left: vectors close together, far from 0, under skewed metrics."""
+
+from __future__ import annotations
+
+from decimal import Decimal, getcontext
+
+import numpy as np
+import pytest
+
+from holdfast.attacks.neighbours import smallest_move
+from holdfast.certify.mahalanobis import Neighbours, exact_radius, flips, knn_radius
+
+getcontext().prec = 60
+
+
+def exact(array):
+    return [[Decimal(float(v)) for v in row] for row in np.atleast_2d(array)]
+
+
+def true_radius(point, vectors, labels, g):
+    """The 1-NN bound by 60 digits: the smallest over negatives of the largest over positives."""
+    (x,), rows, matrix = exact(point), exact(vectors), exact(g)
+
+    def mapped(v):
+        return [sum(a * b for a, b in zip(row, v, strict=True)) for row in matrix]
+
+    def squared(v):
+        return sum(a * a for a in mapped([p - q for p, q in zip(x, v, strict=True)]))
+
+    def length(p, q):
+        z = mapped([a - b for a, b in zip(p, q, strict=True)])
+        u = [sum(matrix[i][j] * z[i] for i in range(len(z))) for j in range(len(x))]
+        return sum(a * a for a in u).sqrt()
+
+    found = []
+    for j in np.flatnonzero(labels != 0):
+        each = [
+            (squared(rows[j]) - squared(rows[i])) / (2 * length(rows[i], rows[j]))
+            for i in np.flatnonzero(labels == 0)
+        ]
+        found.append(max(each))
+    return max(Decimal(0), min(found))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-7])
+def test_no_bound_is_above_the_true_one(offset, scale):
+    random = np.random.default_rng(5)
+    for _ in range(12):
+        g = random.normal(size=(4, 4)) * np.array([1, 1e-2, 1e-3, 1])[:, None]
+        vectors = offset + scale * random.normal(size=(8, 4))
+        labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+        point = vectors[0] + 0.1 * scale * random.normal(size=4)
+        found = knn_radius(point, 0, Neighbours(vectors, labels, g))
+        truth = true_radius(point, vectors, labels, g)
+        assert Decimal(found) <= truth
+        if scale == 1.0 and offset <= 1:
+            assert found == pytest.approx(float(truth), rel=1e-6)
+
+
+@pytest.mark.parametrize(("offset", "width"), [(10.0, 1e-2), (10.0, 1e-5), (1e3, 1e-2), (1e3, 1e-5)])
+def test_thin_wedges_far_away_are_not_certified_beyond_a_move_that_flips(offset, width):
+    random = np.random.default_rng(6)
+    for _ in range(10):
+        g = random.normal(size=(3, 3))
+        vectors = offset + 1e-2 * np.array([[1, width, 0], [1, -width, 0], [-1, 0, 0.3], [-1.5, 0.2, 0]])
+        known = Neighbours(vectors, np.array([0, 0, 1, 1]), g)
+        point = vectors[:2].mean(0) + 1e-4 * random.normal(size=3)
+        found = exact_radius(point, 0, known)
+        assert found.lower <= found.upper * (1 + 1e-9)
+        assert found.lower <= smallest_move(point, 0, known).length * (1 + 1e-9)
+
+
+def test_a_move_that_is_returned_was_tried():
+    known = Neighbours(
+        np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([0, 1, 1]), np.diag([1.0, 1e-6])
+    )
+    point = np.array([0.0, -5.0])
+    found = exact_radius(point, 0, known)
+    assert found.upper == np.inf or flips(point, found.move, 0, known)
+    assert found.lower <= smallest_move(point, 0, known).length
