@@ -16,7 +16,7 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, memory, verify_file
+from holdfast.gallery import Gallery, memory, store, verify_file
 
 PRELUDE = f"""
 import sys
@@ -275,3 +275,22 @@ def test_a_deleted_gallery_takes_no_more_writes(gallery: Gallery, path: Path) ->
     path.unlink()
     with pytest.raises(GalleryError, match="was moved or deleted while open"):
         gallery.add(["x"], random(1))
+
+
+def test_of_two_that_make_a_gallery_the_later_leaves_it_to_the_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = store._claim
+
+    def overtaken(path: Path) -> bool:
+        claimed = plain(path)
+        monkeypatch.setattr(store, "_claim", plain)
+        with Gallery.create(path, dim=DIM, embedder=EMBEDDER) as other:
+            other.add(["x"], random(1))
+        return claimed
+
+    monkeypatch.setattr(store, "_claim", overtaken)
+    with pytest.raises(GalleryError, match="exists already"):
+        Gallery.create(path, dim=DIM, embedder=EMBEDDER)
+    with Gallery.open(path) as gallery:
+        assert list(gallery.ids()) == ["x"]

@@ -328,7 +328,7 @@ def opened(path: Path, *, readonly: bool, wait: float) -> Iterator[tuple[sqlite3
 
 
 def create_store(path: Path, *, dim: int, embedder: EmbedderInfo, overwrite: bool, wait: float) -> None:
-    """Lay out an empty gallery at `path`; an error leaves what was there, or nothing."""
+    """Lay out an empty gallery at `path`; an error leaves what was there, or nothing that could be opened."""
     if dim < 1:
         raise GalleryError(f"vectors have at least 1 number, not {dim}")
     kind = database.kind_of(path)
@@ -345,8 +345,10 @@ def create_store(path: Path, *, dim: int, embedder: EmbedderInfo, overwrite: boo
                 connection.close()
             cache.discard(path)
         except BaseException:
-            if ours:
-                path.unlink(missing_ok=True)
+            # Another process may have laid it out meanwhile, and have been told that its writes are kept.
+            with suppress(OSError):
+                if ours and path.stat().st_size == 0:
+                    path.unlink()
             raise
 
 
