@@ -271,6 +271,30 @@ def test_a_replaced_gallery_must_be_opened_again(gallery: Gallery, path: Path) -
         assert len(new) == 0
 
 
+def test_another_file_in_its_place_is_not_taken_for_it(gallery: Gallery, path: Path, tmp_path: Path) -> None:
+    gallery.add(["old"], random(1))
+    with Gallery.create(tmp_path / "new", dim=DIM, embedder=EMBEDDER) as new:
+        new.add(["new"], random(1))
+    assert gallery.search(random(1), 1)[0].hits[0].id == "old"
+    for change in ((tmp_path / "new").replace, Path.unlink):
+        change(path)
+        for use in (lambda: gallery.search(random(1), 1), lambda: len(gallery), gallery.verify):
+            with pytest.raises(GalleryError, match=r"was replaced .*; open it again"):
+                use()
+
+
+def test_a_gallery_stays_open_when_the_process_changes_its_folder(
+    gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery.add(["x"], random(1))
+    monkeypatch.chdir(path.parent)
+    with Gallery.open(path.name) as relative:
+        monkeypatch.chdir("/")
+        assert list(relative.ids()) == ["x"]
+        with relative.snapshot():
+            assert len(gallery) == 1
+
+
 def test_a_deleted_gallery_takes_no_more_writes(gallery: Gallery, path: Path) -> None:
     path.unlink()
     with pytest.raises(GalleryError, match="was moved or deleted while open"):
