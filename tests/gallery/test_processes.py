@@ -16,7 +16,7 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, memory, store, verify_file
+from holdfast.gallery import Gallery, discard_gallery, memory, store, verify_file
 
 PRELUDE = f"""
 import sys
@@ -318,3 +318,24 @@ def test_of_two_that_make_a_gallery_the_later_leaves_it_to_the_other(
         Gallery.create(path, dim=DIM, embedder=EMBEDDER)
     with Gallery.open(path) as gallery:
         assert list(gallery.ids()) == ["x"]
+
+
+def test_a_write_into_a_file_that_is_deleted_on_the_way_says_so(gallery: Gallery, path: Path) -> None:
+    lost = "moved or deleted while open; nothing was written"
+    with pytest.raises(GalleryError, match=lost), gallery._store.write():
+        path.unlink()
+
+
+def test_an_empty_gallery_is_discarded_only_while_nobody_uses_it(gallery: Gallery, path: Path) -> None:
+    discard_gallery(path)
+    gallery.add(["x"], random(1))
+    gallery.write_cache()
+    gallery.close()
+    discard_gallery(path)
+    with Gallery.open(path) as again:
+        assert list(again.ids()) == ["x"]
+        assert again._store.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        again.remove(["x"])
+    discard_gallery(path)
+    assert list(path.parent.iterdir()) == []
+    discard_gallery(path)

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,6 +135,11 @@ class Store:
             try:
                 self._check_same(_state(self._main)[0])
                 yield
+                if self._moved():
+                    raise GalleryError(
+                        f"{self.path} was moved or deleted while open; nothing was written;"
+                        " open the gallery where it is now"
+                    )
                 self._main.execute("COMMIT")
             finally:
                 self._here.frames.pop()
@@ -387,6 +392,32 @@ def create_store(path: Path, *, dim: int, embedder: EmbedderInfo, overwrite: boo
                 if ours and path.stat().st_size == 0:
                     path.unlink()
             raise
+
+
+def discard_store(path: Path, *, content: bool) -> None:
+    """Remove the gallery at `path`, its log and its cache, while no other has it open.
+
+    One that another process has open stays, and so, unless `content`, does one that holds candidates.
+    """
+    if database.kind_of(path) != "gallery":
+        return
+    with database.writing(path), closing(database.connect(path, readonly=False, timeout=0)[0]) as connection:
+        try:
+            # Only who is alone may take the log away: SQLite does it here, and the lock lasts until the close.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as cause:
+            if cause.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            return
+        if not content and _laid_out(connection) and _state(connection)[1]:
+            connection.rollback()
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        cache.discard(path)
+        path.unlink()
+        connection.rollback()
 
 
 def _claim(path: Path) -> bool:
