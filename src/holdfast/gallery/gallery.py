@@ -276,9 +276,16 @@ class Gallery:
         with self.snapshot():
             return kept.read(self._store.connection)
 
-    def keep(self, certificates: Sequence[Kept]) -> None:
-        """Keep these certificates; one for the same query, threat and k is replaced."""
+    def keep(self, certificates: Sequence[Kept], *, instead_of: Sequence[Kept] | None = None) -> None:
+        """Keep these certificates; one for the same query, threat and k is replaced.
+
+        With `instead_of` only those are kept whose predecessor is there as it is given: what others kept or
+        forgot meanwhile stays so.
+        """
         with self._store.write():
+            if instead_of is not None:
+                there = kept.unchanged(self._store.connection, instead_of)
+                certificates = [one for one in certificates if one.named in there]
             kept.write(self._store.connection, certificates)
 
     def forget(self, queries: Sequence[str]) -> int:
