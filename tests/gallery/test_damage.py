@@ -343,3 +343,5 @@ def test_an_altered_label_is_found_and_refused(tmp_path: Path) -> None:
     assert "checksum" in verify_file(path)[0]
     with Gallery.open(path) as gallery, pytest.raises(GalleryError, match="checksum"):
         gallery.search(np.zeros(2, dtype=np.float32), 2)
+    with Gallery.open(path) as gallery, pytest.raises(GalleryError, match="'a' does not match its checksum"):
+        gallery.catalogue()

@@ -167,8 +167,7 @@ class Gallery:
     def catalogue(self) -> dict[str, Item]:
         """Every item by its id, in order."""
         with self.snapshot():
-            found = self._store.connection.execute("SELECT id, label, path, digest FROM items ORDER BY id")
-            return {row[0]: Item(*row) for row in found}
+            return {item.id: item for item in items.by_id(self._store.connection)}
 
     def search(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
         """The k nearest candidates of each query (one vector, or one per row): all of them if k is larger.
