@@ -328,7 +328,7 @@ class Gallery:
         It is read whole and compared before it gets its name.
         """
         with self.snapshot():
-            copying.copy(self._store.connection, Path(out))
+            copying.copy(self._store.connection, self.path, Path(out))
             return replace(self.info, path=Path(out))
 
     def verify(self) -> list[str]:
