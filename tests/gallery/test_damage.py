@@ -290,6 +290,37 @@ def test_a_change_under_a_reader_without_rights_is_noticed(
             refused(lambda: reader.search(random(1), 20), GalleryError, "changed by its owner; open it again")
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda reader: reader.items(np.arange(9)),
+        lambda reader: reader.search(random(1), 20),
+        lambda reader: reader.verify(),
+        lambda reader: reader.info,
+    ],
+)
+def test_a_reader_without_rights_never_mixes_two_states(
+    gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Gallery], object]
+) -> None:
+    gallery.add(names(9), random(9))
+    gallery.close()
+    with monkeypatch.context() as without_rights:
+        without_rights.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+        reader = Gallery.open(path, readonly=True)
+    again = "changed by its owner; open it again"
+
+    def changed_on_the_way() -> None:
+        with reader.snapshot():
+            with Gallery.open(path) as owner:
+                owner.remove(names(1))
+            refused(lambda: use(reader), GalleryError, again)
+
+    with reader:
+        use(reader)
+        refused(changed_on_the_way, GalleryError, again)
+        refused(lambda: use(reader), GalleryError, again)
+
+
 def test_an_unreadable_file_says_so(locked: Path) -> None:
     locked.chmod(0o000)
     script = """
@@ -312,3 +343,5 @@ def test_an_altered_label_is_found_and_refused(tmp_path: Path) -> None:
     assert "checksum" in verify_file(path)[0]
     with Gallery.open(path) as gallery, pytest.raises(GalleryError, match="checksum"):
         gallery.search(np.zeros(2, dtype=np.float32), 2)
+    with Gallery.open(path) as gallery, pytest.raises(GalleryError, match="'a' does not match its checksum"):
+        gallery.catalogue()

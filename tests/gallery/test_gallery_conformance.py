@@ -319,7 +319,7 @@ def test_a_smoothed_search_is_the_same(engine, tmp_path):
             made.add(names(9), np.stack([np.cos(angles), np.sin(angles)], 1), labels=["a", "a", "b"] * 3)
             made.remove(names(9)[1:2])
             found.append(smoothed_search(made, embedder, pixels, 3, seed=0))
-        discard_gallery(location)
+        discard_gallery(location, content=True)
     assert found[0] == found[1]
     assert Verdict.CERTIFIED in {entry.verdict for entry in found[0].hits}
 
@@ -351,6 +351,8 @@ def test_boxes_for_all_that_is_there(engine):
             slots = gallery.scan(vectors[0]).nearest(2).slots
             assert (gallery.boxes_at(EPS, slots).radius == 0.25).all()
     discard_gallery(location)
+    assert gallery_exists(location), "it holds something"
+    discard_gallery(location, content=True)
     assert not gallery_exists(location)
 
 
@@ -375,7 +377,9 @@ def test_kept_certificates(engine, gallery):
     assert recheck(gallery).changed == ()
     with engine.again(gallery) as again:
         assert len(again.certificates()) == 3
+    before = gallery.certificates()
     assert gallery.forget(["q", "nobody"]) == 2
+    gallery.keep(before, instead_of=before)
     assert [one.query for one in gallery.certificates()] == ["other"]
 
 

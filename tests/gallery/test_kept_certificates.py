@@ -90,12 +90,29 @@ def test_changes_are_told_hit_by_hit(shop):
 def test_a_stopped_recheck_is_made_up_for(shop, path, monkeypatch):
     shop.add(["d"], line(-3.5))
     with monkeypatch.context() as patched:
-        patched.setattr(Gallery, "keep", lambda *_: pytest.fail("stopped"))
+        patched.setattr(Gallery, "keep", lambda *_, **__: pytest.fail("stopped"))
         with pytest.raises(pytest.fail.Exception):
             recheck(shop)
     with Gallery.open(path) as again:
         assert [entry.query for entry in recheck(again).changed] == ["wide"]
         assert recheck(again).changed == ()
+
+
+def test_a_recheck_leaves_what_others_kept_or_forgot_meanwhile(shop, monkeypatch):
+    shop.add(["d"], line(-3.5))
+    plain = Gallery.keep
+
+    def late(gallery, certificates, **options):
+        monkeypatch.setattr(Gallery, "keep", plain)
+        gallery.keep([kept("q", 0.1)])
+        gallery.forget(["wide"])
+        gallery.keep(certificates, **options)
+
+    monkeypatch.setattr(Gallery, "keep", late)
+    recheck(shop)
+    assert [(one.query, one.radius.tolist(), one.hits) for one in shop.certificates()] == [("q", [0.1], ())]
+    recheck(shop)
+    assert [one.certified for one in shop.certificates()] == [2]
 
 
 def test_certificates_last_and_are_forgotten(shop, path):

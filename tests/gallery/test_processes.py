@@ -16,7 +16,7 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, memory, verify_file
+from holdfast.gallery import Gallery, discard_gallery, memory, store, verify_file
 
 PRELUDE = f"""
 import sys
@@ -271,7 +271,71 @@ def test_a_replaced_gallery_must_be_opened_again(gallery: Gallery, path: Path) -
         assert len(new) == 0
 
 
+def test_another_file_in_its_place_is_not_taken_for_it(gallery: Gallery, path: Path, tmp_path: Path) -> None:
+    gallery.add(["old"], random(1))
+    with Gallery.create(tmp_path / "new", dim=DIM, embedder=EMBEDDER) as new:
+        new.add(["new"], random(1))
+    assert gallery.search(random(1), 1)[0].hits[0].id == "old"
+    for change in ((tmp_path / "new").replace, Path.unlink):
+        change(path)
+        for use in (lambda: gallery.search(random(1), 1), lambda: len(gallery), gallery.verify):
+            with pytest.raises(GalleryError, match=r"was replaced .*; open it again"):
+                use()
+
+
+def test_a_gallery_stays_open_when_the_process_changes_its_folder(
+    gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery.add(["x"], random(1))
+    monkeypatch.chdir(path.parent)
+    with Gallery.open(path.name) as relative:
+        monkeypatch.chdir("/")
+        assert list(relative.ids()) == ["x"]
+        with relative.snapshot():
+            assert len(gallery) == 1
+
+
 def test_a_deleted_gallery_takes_no_more_writes(gallery: Gallery, path: Path) -> None:
     path.unlink()
     with pytest.raises(GalleryError, match="was moved or deleted while open"):
         gallery.add(["x"], random(1))
+
+
+def test_of_two_that_make_a_gallery_the_later_leaves_it_to_the_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = store._claim
+
+    def overtaken(path: Path) -> bool:
+        claimed = plain(path)
+        monkeypatch.setattr(store, "_claim", plain)
+        with Gallery.create(path, dim=DIM, embedder=EMBEDDER) as other:
+            other.add(["x"], random(1))
+        return claimed
+
+    monkeypatch.setattr(store, "_claim", overtaken)
+    with pytest.raises(GalleryError, match="exists already"):
+        Gallery.create(path, dim=DIM, embedder=EMBEDDER)
+    with Gallery.open(path) as gallery:
+        assert list(gallery.ids()) == ["x"]
+
+
+def test_a_write_into_a_file_that_is_deleted_on_the_way_says_so(gallery: Gallery, path: Path) -> None:
+    lost = "moved or deleted while open; nothing was written"
+    with pytest.raises(GalleryError, match=lost), gallery._store.write():
+        path.unlink()
+
+
+def test_an_empty_gallery_is_discarded_only_while_nobody_uses_it(gallery: Gallery, path: Path) -> None:
+    discard_gallery(path)
+    gallery.add(["x"], random(1))
+    gallery.write_cache()
+    gallery.close()
+    discard_gallery(path)
+    with Gallery.open(path) as again:
+        assert list(again.ids()) == ["x"]
+        assert again._store.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        again.remove(["x"])
+    discard_gallery(path)
+    assert list(path.parent.iterdir()) == []
+    discard_gallery(path)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import uuid
 from contextlib import closing, suppress
 from pathlib import Path
 
-from holdfast.errors import StorageError
+from holdfast.errors import GalleryError, StorageError
 from holdfast.gallery import check, database
 from holdfast.gallery.database import DamageError
 from holdfast.progress import bar
@@ -16,18 +17,18 @@ _STEP = 256
 """Pages that are copied at a time: 16 MiB."""
 
 
-def copy(connection: sqlite3.Connection, out: Path) -> int:
+def copy(connection: sqlite3.Connection, source: Path, out: Path) -> int:
     """Copy the state that the transaction of `connection` sees to `out`, and say how many bytes it has.
 
     What is there already is never overwritten. The copy is read whole and compared before it gets its name; an
     error, or a kill, leaves no `out` behind.
     """
     _check_free(out)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
     with database.writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _fill(connection, temporary)
+            _fill(connection, source, temporary)
             with open(temporary, "rb+") as handle:
                 os.fsync(handle.fileno())
                 size = os.fstat(handle.fileno()).st_size
@@ -39,9 +40,7 @@ def copy(connection: sqlite3.Connection, out: Path) -> int:
     return size
 
 
-def _fill(connection: sqlite3.Connection, temporary: Path) -> None:
-    with suppress(FileNotFoundError):
-        temporary.unlink()  # of a process that was killed, and had this number
+def _fill(connection: sqlite3.Connection, source: Path, temporary: Path) -> None:
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     with closing(sqlite3.connect(temporary, isolation_level=None)) as target:
         # Nobody knows this file yet: it is flushed once, when it is whole.
@@ -58,6 +57,10 @@ def _fill(connection: sqlite3.Connection, temporary: Path) -> None:
             connection.backup(target, pages=_STEP, progress=moved)
         target.execute("PRAGMA journal_mode = WAL")  # as galleries are
         found = check.problems(target)
+    if found and check.problems(connection):
+        raise GalleryError(
+            f"{source} is damaged ({found[0]}); nothing was copied; restore it from a copy or index the images again"
+        )
     if found:
         raise DamageError(found[0])
 

@@ -157,8 +157,10 @@ def _connect(path: Path, query: str, timeout: float) -> sqlite3.Connection:
 
 def _unmerged(path: Path) -> bool:
     """Whether committed content may still be in the write-ahead log beside the file."""
-    log = path.with_name(path.name + "-wal")
-    return log.exists() and log.stat().st_size > 0
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def signature(path: Path) -> tuple[int, ...]:
@@ -171,6 +173,15 @@ def signature(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, _unmerged(path))
+
+
+def identity(path: Path) -> tuple[int, ...]:
+    """Which file is at `path`, as the first numbers of its signature say; () if it is gone."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return (stat.st_dev, stat.st_ino)
 
 
 @contextmanager

@@ -167,8 +167,7 @@ class Gallery:
     def catalogue(self) -> dict[str, Item]:
         """Every item by its id, in order."""
         with self.snapshot():
-            found = self._store.connection.execute("SELECT id, label, path, digest FROM items ORDER BY id")
-            return {row[0]: Item(*row) for row in found}
+            return {item.id: item for item in items.by_id(self._store.connection)}
 
     def search(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
         """The k nearest candidates of each query (one vector, or one per row): all of them if k is larger.
@@ -276,9 +275,16 @@ class Gallery:
         with self.snapshot():
             return kept.read(self._store.connection)
 
-    def keep(self, certificates: Sequence[Kept]) -> None:
-        """Keep these certificates; one for the same query, threat and k is replaced."""
+    def keep(self, certificates: Sequence[Kept], *, instead_of: Sequence[Kept] | None = None) -> None:
+        """Keep these certificates; one for the same query, threat and k is replaced.
+
+        With `instead_of` only those are kept whose predecessor is there as it is given: what others kept or
+        forgot meanwhile stays so.
+        """
         with self._store.write():
+            if instead_of is not None:
+                there = kept.unchanged(self._store.connection, instead_of)
+                certificates = [one for one in certificates if one.named in there]
             kept.write(self._store.connection, certificates)
 
     def forget(self, queries: Sequence[str]) -> int:
@@ -322,7 +328,7 @@ class Gallery:
         It is read whole and compared before it gets its name.
         """
         with self.snapshot():
-            copying.copy(self._store.connection, Path(out))
+            copying.copy(self._store.connection, self.path, Path(out))
             return replace(self.info, path=Path(out))
 
     def verify(self) -> list[str]:

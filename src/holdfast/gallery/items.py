@@ -47,6 +47,16 @@ def items_at(connection: sqlite3.Connection, slots: Iterable[int]) -> dict[int, 
     return found
 
 
+def by_id(connection: sqlite3.Connection) -> Iterator[Item]:
+    """All items in the order of their ids."""
+    found = connection.execute("SELECT id, label, path, digest, checksum FROM items ORDER BY id")
+    for *fields, stored in found:
+        item = Item(*fields)
+        if stored != checksum(item):
+            raise DamageError(f"the item '{item.id}' does not match its checksum")
+        yield item
+
+
 def checksum(item: Item) -> int:
     """CRC-32 of everything an item says."""
     return zlib.crc32(repr((item.id, item.label, item.path, item.digest)).encode())

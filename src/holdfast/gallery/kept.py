@@ -47,6 +47,11 @@ class Kept:
     radius: Doubles | None = None
 
     @property
+    def named(self) -> tuple[str, str, int]:
+        """What no other certificate of the gallery has: query, threat and k."""
+        return self.query, self.threat, self.k
+
+    @property
     def certified(self) -> int:
         """How many of the hits surely stay."""
         return sum(hit.verdict == "CERTIFIED" for hit in self.hits)
@@ -85,6 +90,13 @@ def write(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> None:
         f"INSERT OR REPLACE INTO certificates ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (_encode(one) for one in certificates),
     )
+
+
+def unchanged(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> set[tuple[str, str, int]]:
+    """The query, threat and k of those of these that are still kept as they are here."""
+    found = connection.execute("SELECT query, threat, k, checksum FROM certificates")
+    there = {(query, threat, k): checksum for query, threat, k, checksum in found}
+    return {one.named for one in certificates if there.get(one.named) == _encode(one)[4]}
 
 
 def forget(connection: sqlite3.Connection, queries: Iterable[str]) -> int:

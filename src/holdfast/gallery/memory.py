@@ -31,8 +31,13 @@ class Memory:
 
     def __init__(self, column: Column, cached: Cached | None = None) -> None:
         self._column = column
+        self._rows: Floats = np.empty((0, column.width), dtype=np.float32)
+        if cached is not None:
+            try:
+                self._rows = cached.map()
+            except (ValueError, OSError):  # cut short since it was loaded
+                cached = None
         self._cached = cached
-        self._rows: Floats = np.empty((0, column.width), dtype=np.float32) if cached is None else cached.map()
         self._norms = np.zeros(column.blocks_for(len(self._rows)), dtype=np.float64)
         self._count = 0
         self._generation = -1

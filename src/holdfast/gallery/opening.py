@@ -9,6 +9,7 @@ from holdfast.errors import GalleryError
 from holdfast.gallery.gallery import Gallery, verify_file
 from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.milvus.address import SERVER, is_milvus
+from holdfast.gallery.store import discard_store
 from holdfast.gallery.values import EmbedderInfo
 
 if TYPE_CHECKING:
@@ -53,14 +54,21 @@ def gallery_exists(location: Location) -> bool:
     return Path(location).exists()
 
 
-def discard_gallery(location: Location) -> None:
-    """Take away a gallery, with all that it holds."""
-    if is_milvus(location):
-        from holdfast.gallery.milvus import discard
+def discard_gallery(location: Location, *, content: bool = False) -> None:
+    """Take away an empty gallery, or any with all that it holds if `content`; what is in use stays.
 
-        discard(_address(location))
-    else:
-        Path(location).unlink(missing_ok=True)
+    Of Milvus nobody can be told to wait: a gallery there that is filled at this very moment goes too.
+    """
+    if not is_milvus(location):
+        discard_store(Path(location), content=content)
+        return
+    from holdfast.gallery.milvus import discard
+
+    if not content:
+        with open_gallery(location, readonly=True) as gallery:
+            if len(gallery):
+                return
+    discard(_address(location))
 
 
 def verify_gallery(location: Location) -> list[str]:

@@ -12,14 +12,15 @@ from holdfast.gallery.kept import Changed, Kept, KeptHit, Rechecked
 def recheck(gallery: AnyGallery) -> Rechecked:
     """Make every kept certificate again that is older than the gallery, keep the new ones, say what changed.
 
-    Stopped on the way, the next call finds the same certificates old and says the same.
+    Stopped on the way, the next call finds the same certificates old and says the same. One that another process
+    keeps or forgets meanwhile is left as that process has it.
     """
     kept = gallery.certificates()
     generation = gallery.info.generation
     old = [one for one in kept if one.generation != generation]
     new = [certify_again(gallery, one) for one in old]
     if new:
-        gallery.keep(new)
+        gallery.keep(new, instead_of=old)
     compared = [(one, differences(one, again)) for one, again in zip(old, new, strict=True)]
     changed = tuple(Changed(one.query, one.threat, one.k, lines) for one, lines in compared if lines)
     return Rechecked(len(kept), changed)

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,14 +49,22 @@ class Store:
     """
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, *, readonly: bool, frozen: bool, wait: float
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        signature: tuple[int, ...],
+        *,
+        readonly: bool,
+        frozen: bool,
+        wait: float,
     ) -> None:
         self.path = path
+        self._file = path.absolute()  # the same also when the process changes its folder
         self._main = connection
         self._readonly = readonly
         self._frozen = frozen
         self._wait = wait
-        self._signature = database.signature(path)
+        self._signature = signature
         self._lock = threading.Lock()  # of the fields below
         self._writing = threading.RLock()
         self._here = _Here()
@@ -78,12 +86,14 @@ class Store:
         with database.reading(self.path):
             self._check_open()
             if self._reading is not None:
-                yield
+                with self._unchanged():
+                    yield
                 return
             frame = self._begin()
             self._here.frames.append(frame)
             try:
-                yield
+                with self._unchanged():
+                    yield
             finally:
                 self._here.frames.pop()
                 self._end(frame)
@@ -125,6 +135,11 @@ class Store:
             try:
                 self._check_same(_state(self._main)[0])
                 yield
+                if self._moved():
+                    raise GalleryError(
+                        f"{self.path} was moved or deleted while open; nothing was written;"
+                        " open the gallery where it is now"
+                    )
                 self._main.execute("COMMIT")
             finally:
                 self._here.frames.pop()
@@ -142,17 +157,20 @@ class Store:
     def lent(self) -> Iterator[sqlite3.Connection]:
         """A connection in a transaction: that of the read or write that this thread is in, or on the newest state.
 
-        Unlike `read` it asks nothing of what the file says.
+        Unlike `read` it asks nothing of what the file says, only whether it is the same file.
         """
         if self._here.frames:
             self._check_open()
-            yield self._here.frames[-1].connection
+            with self._unchanged():
+                yield self._here.frames[-1].connection
             return
         with self._lock:
             connection = self._borrow()
         try:
+            self._check_same()
             connection.execute("BEGIN")
-            yield connection
+            with self._unchanged():
+                yield connection
         finally:
             with self._lock:
                 self._give_back(connection)
@@ -206,6 +224,7 @@ class Store:
         with self._lock:
             connection = self._borrow()
             try:
+                self._check_same()
                 connection.execute("BEGIN")
                 uid, count, generation = _state(connection)
                 self._check_same(uid)
@@ -229,12 +248,12 @@ class Store:
         self._check_open()
         if self._idle:
             return self._idle.pop()
-        connection, frozen = database.connect(self.path, readonly=self._readonly, timeout=self._wait)
+        connection, frozen = database.connect(self._file, readonly=self._readonly, timeout=self._wait)
         try:
             connection.execute("PRAGMA query_only = 1")
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # opens the file
             if self._moved() or frozen != self._frozen:
-                raise GalleryError(f"{self.path} was replaced or changed by its owner; open it again")
+                raise self._other()
         except BaseException:
             connection.close()
             raise
@@ -253,7 +272,14 @@ class Store:
         return cache.load(self.path, self._uid, column)
 
     def _moved(self) -> bool:
-        return database.signature(self.path)[:2] != self._signature[:2]
+        return database.identity(self._file) != self._signature[:2]
+
+    def _stale(self) -> bool:
+        # Without write access SQLite cannot see that the file changed, so its stamp is compared instead.
+        return self._frozen and database.signature(self._file) != self._signature
+
+    def _other(self) -> GalleryError:
+        return GalleryError(f"{self.path} was replaced or changed by its owner; open it again")
 
     def _check_outside(self) -> None:
         if self._reading is not None and not self._readonly:
@@ -263,10 +289,25 @@ class Store:
         if self._closed:
             raise GalleryError(f"the gallery {self.path} is closed; open it again")
 
-    def _check_same(self, uid: str) -> None:
-        # Without write access SQLite cannot see that the file changed, so its stamp is compared instead.
-        if uid != self._uid or (self._frozen and database.signature(self.path) != self._signature):
-            raise GalleryError(f"{self.path} was replaced or changed by its owner; open it again")
+    def _check_same(self, uid: str | None = None) -> None:
+        """Refuse a file, or (with `uid`) a gallery in it, that is not the one that was opened."""
+        if uid is None:
+            if self._stale() or self._moved():
+                raise self._other()
+        elif uid != self._uid:
+            raise self._other()
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """What was read in the block is of one state, or an error that says so."""
+        try:
+            yield
+        except (sqlite3.Error, DamageError, GalleryError) as cause:
+            if self._stale():
+                raise self._other() from cause
+            raise
+        if self._stale():
+            raise self._other()
 
     def check_embedder(self, embedder: EmbedderInfo) -> None:
         """Refuse an embedder that did not make the vectors."""
@@ -295,8 +336,9 @@ def _vector_column(connection: sqlite3.Connection) -> columns.Column:
 
 def open_store(path: Path, *, embedder: EmbedderInfo | None, readonly: bool, wait: float) -> Store:
     """The gallery at `path`, its vectors read or mapped; refused if another embedder made it."""
+    signature = database.signature(path)
     with opened(path, readonly=readonly, wait=wait) as (connection, frozen):
-        store = Store(path, connection, readonly=readonly, frozen=frozen, wait=wait)
+        store = Store(path, connection, signature, readonly=readonly, frozen=frozen, wait=wait)
         try:
             store.info()  # refuses a gallery that contradicts itself
             if embedder is not None:
@@ -328,7 +370,7 @@ def opened(path: Path, *, readonly: bool, wait: float) -> Iterator[tuple[sqlite3
 
 
 def create_store(path: Path, *, dim: int, embedder: EmbedderInfo, overwrite: bool, wait: float) -> None:
-    """Lay out an empty gallery at `path`; an error leaves what was there, or nothing."""
+    """Lay out an empty gallery at `path`; an error leaves what was there, or nothing that could be opened."""
     if dim < 1:
         raise GalleryError(f"vectors have at least 1 number, not {dim}")
     kind = database.kind_of(path)
@@ -345,9 +387,37 @@ def create_store(path: Path, *, dim: int, embedder: EmbedderInfo, overwrite: boo
                 connection.close()
             cache.discard(path)
         except BaseException:
-            if ours:
-                path.unlink(missing_ok=True)
+            # Another process may have laid it out meanwhile, and have been told that its writes are kept.
+            with suppress(OSError):
+                if ours and path.stat().st_size == 0:
+                    path.unlink()
             raise
+
+
+def discard_store(path: Path, *, content: bool) -> None:
+    """Remove the gallery at `path`, its log and its cache, while no other has it open.
+
+    One that another process has open stays, and so, unless `content`, does one that holds candidates.
+    """
+    if database.kind_of(path) != "gallery":
+        return
+    with database.writing(path), closing(database.connect(path, readonly=False, timeout=0)[0]) as connection:
+        try:
+            # Only who is alone may take the log away: SQLite does it here, and the lock lasts until the close.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as cause:
+            if cause.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            return
+        if not content and _laid_out(connection) and _state(connection)[1]:
+            connection.rollback()
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        cache.discard(path)
+        path.unlink()
+        connection.rollback()
 
 
 def _claim(path: Path) -> bool:

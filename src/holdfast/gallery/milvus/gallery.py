@@ -453,9 +453,13 @@ class MilvusGallery:
         }
         return [newest[key] for key in sorted(newest)]
 
-    def keep(self, certificates: Sequence[Kept]) -> None:
+    def keep(self, certificates: Sequence[Kept], *, instead_of: Sequence[Kept] | None = None) -> None:
         """Keep these certificates; one for the same query, threat and k is replaced."""
         with self._write(0):
+            if instead_of is not None:
+                there = {one.body for one in self._documents.read(CERTIFICATE)}
+                still = {_named(one) for one in instead_of if encode_certificate(one).body in there}
+                certificates = [one for one in certificates if _named(one) in still]
             new = [encode_certificate(one) for one in certificates]
             prefixes = {one.name.partition("-")[0] for one in new}
             alike = [
