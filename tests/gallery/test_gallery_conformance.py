@@ -530,6 +530,51 @@ def test_damage_is_seen(milvus):
     gallery._link.insert(gallery._name, rows.candidates([slot], [Item(ids[1])], vectors[1:2]))
 
 
+def test_a_gallery_that_is_being_overwritten_answers_nothing(milvus, monkeypatch):
+    location = milvus.location("over")
+    vectors = random(40)
+    with create_gallery(location, dim=DIM, embedder=EMBEDDER) as reader:
+        reader.add(names(40), vectors)
+        load, asked = link.Link.load, []
+
+        def between(self, *collections):
+            load(self, *collections)
+            if documents.DOCUMENTS not in collections:
+                with pytest.raises(GalleryError, match="was replaced or deleted"):
+                    reader.range_search(vectors[0], 1.0)
+                asked.append(collections)
+
+        monkeypatch.setattr(link.Link, "load", between)
+        create_gallery(location, dim=DIM, embedder=EMBEDDER, overwrite=True).close()
+        assert len(asked) == 1
+    discard_gallery(location)
+
+
+def test_a_range_search_is_held_against_what_is_known(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(60), random(60)
+    gallery.add(ids, vectors)
+    radius = ranking(vectors[0], ids, vectors)[9][1]
+    search = link.Link.search
+
+    def answers(change):
+        def changed(self, *rest, ask, **how):
+            found = search(self, *rest, ask=ask, **how)
+            return [change(*one) for one in found] if "radius" in ask else found
+
+        monkeypatch.setattr(link.Link, "search", changed)
+
+    answers(lambda slots, said: (slots[1:], said[1:]))
+    with pytest.raises(GalleryError, match="is missing from a range search"):  # noqa: PT012, SIM117
+        with gallery.snapshot():
+            scan = gallery.scan(vectors[0])
+            scan.nearest(5)
+            gallery.possible(scan, radius)
+    answers(lambda slots, said: (slots[1:], said[1:] + 0.01))
+    found = told(gallery.range_search(vectors[0], radius))
+    assert found == ranking(vectors[0], ids, vectors)[:10]
+
+
 def test_more_than_milvus_gives_out(milvus, monkeypatch):
     """Where an answer is cut off, all vectors are read; where these are too many, nothing is claimed."""
     vectors, boxes, asked = candidates(5, 80, DIM, 0.1)

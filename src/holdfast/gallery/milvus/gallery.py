@@ -107,8 +107,9 @@ class MilvusGallery:
                 )
             if link.has(address.name) and tuple(link.fields(address.name)) != rows.CANDIDATE:
                 raise GalleryError(f"{address} exists and is not a gallery; choose another name")
+            # The old state goes first: a reader that then misses rows finds that its gallery is gone.
+            documents.delete(documents.read(STATE, CLAIM, CERTIFICATE))
             _drop(link, address.name)
-            documents.delete(documents.read(CLAIM, CERTIFICATE))
             index = address.index or Index()
             link.create(address.name, rows.candidate_fields(dim), index)
             link.load(address.name)

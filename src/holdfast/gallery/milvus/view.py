@@ -162,7 +162,11 @@ class View:
         return Scan(self.rows, query)
 
     def near(self, query: Floats, radius: float) -> Slots:
-        """Every place whose distance can be `radius` or less."""
+        """Every place whose distance can be `radius` or less.
+
+        What Milvus answers is held against what is known: candidates met before are not missing from it, and
+        each distance in it is within the bound.
+        """
         if self.complete or not self.state.index.exact:
             return self.scan(query).possible(radius)
         error = float(norm_form_error(query[None], self.state.max_norm)[0])
@@ -171,11 +175,18 @@ class View:
             return self.scan(query).possible(radius)
         # Milvus gives what is below a bound, and reads the bound as float32.
         bound = float(np.nextafter(np.float32(asked * (1 + 2.0**-20)), np.float32(np.inf)))
-        slots, _ = self._search(query[None], MOST, {"radius": bound})[0]
+        slots, said = self._search(query[None], MOST, {"radius": bound})[0]
         if len(slots) >= MOST:
             return self.scan(query).possible(radius)
+        met = np.arange(len(self._places))
         places = self.places(slots)
-        return places[distances(self.rows, places, query) <= radius * SLACK]
+        missing = np.setdiff1d(met[distances(self.rows, met, query) <= radius * SLACK], places)
+        if len(missing):
+            raise stored.LostError(f"slot {self.slots(missing)[0]} is missing from a range search")
+        true = distances(self.rows, places, query)
+        if not (np.abs(said - true**2) <= error).all():
+            return self.scan(query).possible(radius)
+        return np.unique(places[true <= radius * SLACK])
 
     def reachable(self, query: Floats, radius: float, eps: float) -> Slots:
         """Every place whose distance is `radius` or less, or more by no more than it can move within its box.
