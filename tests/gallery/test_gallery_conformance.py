@@ -575,6 +575,28 @@ def test_a_range_search_is_held_against_what_is_known(milvus, monkeypatch):
     assert found == ranking(vectors[0], ids, vectors)[:10]
 
 
+def test_rows_that_come_twice_count_once(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(60), random(60)
+    gallery.add(ids, vectors)
+    query, search = link.Link.query, link.Link.search
+    monkeypatch.setattr(link.Link, "query", lambda *rest, **how: [*query(*rest, **how)] * 2)
+    monkeypatch.setattr(
+        link.Link,
+        "search",
+        lambda self, name, asked, limit, **how: [
+            (np.repeat(slots, 2)[:limit], np.repeat(said, 2)[:limit])
+            for slots, said in search(self, name, asked, limit, **how)
+        ],
+    )
+    order = ranking(vectors[0], ids, vectors)
+    assert told(gallery.range_search(vectors[0], order[9][1])) == order[:10]
+    assert told(gallery.search(vectors[0], 30)[0]) == order[:30]
+    assert list(gallery.catalogue()) == ids
+    assert len(gallery.all_vectors()) == 60
+    assert gallery.verify() == []
+
+
 def test_more_than_milvus_gives_out(milvus, monkeypatch):
     """Where an answer is cut off, all vectors are read; where these are too many, nothing is claimed."""
     vectors, boxes, asked = candidates(5, 80, DIM, 0.1)

@@ -152,7 +152,7 @@ class Documents:
                 f"{self._link.address} keeps too much beside its candidates; forget certificates"
             )
         grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for row in found:
+        for row in {row["key"]: row for row in found}.values():
             grouped.setdefault((row["kind"], row["name"]), []).append(row)
         whole = []
         for (kind, name), rows in grouped.items():

@@ -118,6 +118,11 @@ def boxes_of(rows: Sequence[Row], dim: int) -> tuple[Boxes, Floats]:
     return Boxes(flat[:, :dim], np.where(radius < 0, np.float32(np.inf), radius)), reach
 
 
+def single(rows: Sequence[Row]) -> list[Row]:
+    """The rows, each slot once: while Milvus moves its segments, a row may come twice."""
+    return list({row["slot"]: row for row in rows}.values())
+
+
 def in_order(rows: Sequence[Row], slots: Slots) -> list[Row]:
     """The rows of these slots, in that order; one that is missing was removed meanwhile, or lost."""
     found = {row["slot"]: row for row in rows}

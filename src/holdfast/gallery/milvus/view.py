@@ -73,13 +73,13 @@ class View:
         return np.array([self._places[slot] for slot in slots.tolist()], dtype=np.int64)
 
     def fetch(self, slots: Slots, fields: Sequence[str], collection: str | None = None) -> list[Row]:
-        """The rows of these slots, in no particular order."""
+        """The rows of these slots, one for each, in no particular order."""
         name = collection or self._collection
         found: list[Row] = []
         for first in range(0, len(slots), _ASKED):
             part = slots[first : first + _ASKED].tolist()
             found += self._link.query(name, f"slot in {part}", fields, stamp=self._stamp(name))
-        return found
+        return stored.single(found)
 
     def pages(self, fields: Sequence[str], collection: str | None = None) -> Iterator[list[Row]]:
         """All rows of the state, in order of their slots, a page at a time.
@@ -93,7 +93,7 @@ class View:
             if not self.state.holds(np.arange(first, last)).any():
                 continue
             within = f"slot >= {first} and slot < {last}"
-            found = self._link.query(name, within, fields, stamp=self._stamp(name))
+            found = stored.single(self._link.query(name, within, fields, stamp=self._stamp(name)))
             alive = self.state.holds(np.array([row["slot"] for row in found], dtype=np.int64))
             page = [row for row, keep in zip(found, alive, strict=True) if keep]
             yield sorted(page, key=lambda row: int(row["slot"]))
@@ -134,7 +134,7 @@ class View:
                 f"{why}, and {self.state.count:,} candidates are too many to be read in full (at most {WHOLE:,})"
             )
         for page in self.pages(["slot", "vector", "check"]):
-            self._meet([row for row in page if row["slot"] not in self._places])
+            self._meet(page)
         if len(self._places) != self.state.count:
             raise stored.LostError(
                 f"{self.state.count} candidates are counted, {len(self._places)} are there"
@@ -229,6 +229,8 @@ class View:
         errors = norm_form_error(queries, self.state.max_norm)
         answer = []
         for query, error, (slots, near) in zip(queries, errors.tolist(), asked, strict=True):
+            slots, first = np.unique(slots, return_index=True)
+            near = near[first]
             places = self.places(slots)
             true = distances(self.rows, places, query)
             if len(places) < (fetch if exact else k):
@@ -260,7 +262,8 @@ class View:
             ask=chosen,
         )
 
-    def _meet(self, found: Sequence[Row]) -> None:
+    def _meet(self, rows: Sequence[Row]) -> None:
+        found = [row for row in stored.single(rows) if row["slot"] not in self._places]
         if not found:
             return
         vectors = stored.vectors_of(found, self.state.dim)
