@@ -490,6 +490,50 @@ def test_a_writer_that_dies_leaves_nothing_to_see(milvus, monkeypatch):
     assert told(gallery.search(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
 
 
+def test_a_writer_that_dies_after_its_commit_has_written(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(4), random(4)
+    monkeypatch.setattr(documents, "LEASE", 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(documents.Documents, "delete", lambda *_: None)
+        gallery.add(ids[:3], vectors[:3])
+    gallery.add(ids[3:], vectors[3:])
+    assert list(gallery.ids()) == ids
+    assert gallery.verify() == []
+
+
+@pytest.mark.parametrize("write", ["add", "remove"])
+def test_a_commit_without_an_answer_is_undone(milvus, monkeypatch, write):
+    """It counted for a while; readers that saw it notice, whatever is written next."""
+    gallery = milvus.empty()
+    ids, vectors = names(6), random(6)
+    gallery.add(ids[:4], vectors[:4])
+    commit, seen = documents.Documents.commit, []
+    with milvus.again(gallery) as reader:
+
+        def unanswered(self, state):
+            monkeypatch.undo()
+            commit(self, state)
+            seen.append((reader.info.generation, reader.all_vectors().shape[0]))
+            raise GalleryError("no answer")
+
+        monkeypatch.setattr(documents.Documents, "commit", unanswered)
+        with pytest.raises(GalleryError, match="no answer"):
+            gallery.add(ids[4:5], vectors[4:5]) if write == "add" else gallery.remove(ids[:1])
+        assert seen[0][1] == (5 if write == "add" else 3)
+        states = gallery._documents.read(documents.STATE)
+        assert len({documents.serial_of(one) for one in states}) == len(states)
+        assert list(reader.ids()) == ids[:4]
+        if write == "add":
+            gallery.add(ids[5:], vectors[5:])
+        else:
+            gallery.remove(ids[3:4])
+        left = [0, 1, 2, 3, 5] if write == "add" else [0, 1, 2]
+        assert reader.info.generation > seen[0][0]
+        assert sorted(reader.all_vectors().tolist()) == sorted(vectors[left].tolist())
+        assert gallery.verify() == []
+
+
 def test_a_refused_insert_is_undone(milvus, monkeypatch):
     gallery = milvus.empty(boxes=True)
     vectors, boxes, _ = candidates(1, 3, DIM, 0.0)

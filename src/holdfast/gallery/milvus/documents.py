@@ -9,6 +9,8 @@ consistency Strong sees every write that ended before it. On these two everythin
   and waits. Of two claims, the later reader sees both, so at most one of the two goes on.
 * A claim names the slots that its write will fill. Should the writer die, the next one waits until the claim
   has not changed for `LEASE` seconds, takes it away, and never uses those slots.
+* A commit whose answer was lost may count, now or later. It is undone by a state of a still larger serial, and
+  neither its serial nor its generation is used again.
 """
 
 from __future__ import annotations
@@ -201,8 +203,8 @@ class Documents:
     def claimed(self, size: int, wait: float) -> Iterator[Claim]:
         """Be the only writer for the block, with `size` slots reserved.
 
-        Where the block fails after rows were written, its slots are given up; if even that cannot be said, the
-        claim stays, and whoever takes it away gives them up.
+        Where the block fails after rows were written, its slots are given up, and a commit without an answer is
+        undone; if even that cannot be said, the claim stays, and whoever takes it away does it.
         """
         claim = self._claim(size, wait)
         try:
@@ -211,6 +213,8 @@ class Documents:
             with suppress(GalleryError):
                 if claim.dirty:
                     claim.commit(lost=[*claim.state.lost, claim.slots], next_slot=claim.slots[1])
+                elif claim.unsure:
+                    claim.commit()
                 self.delete(claim.signs)
 
     def _claim(self, size: int, wait: float) -> Claim:
@@ -239,7 +243,9 @@ class Documents:
 
     def _alone(self, state: State, size: int, stale: Sequence[Document]) -> Claim | None:
         """A claim beside none but those of dead writers, whose slots are given up; None if another was quicker."""
-        lost = [span for one in stale for span in _spans(one)]
+        # What is below `next_slot` was committed, or given up, before its writer died.
+        claimed = [span for one in stale for span in _spans(one)]
+        lost = [(max(a, state.next_slot), b) for a, b in claimed if b > state.next_slot]
         first = max([state.next_slot, *(last for _, last in lost)])
         claim = Claim(self, state, uuid.uuid4().hex, (first, first + size), lost)
         claim.beat()
@@ -252,6 +258,8 @@ class Documents:
             self.delete(mine)
             return None
         if stale:
+            # A dead writer's last commit, and its undoing, may still come.
+            claim.tried = replace(state, serial=state.serial + 2, generation=state.generation + 2)
             claim.commit(lost=[*state.lost, *lost], next_slot=first)
             self.delete(stale)
         return claim
@@ -273,6 +281,15 @@ class Claim:
     """The signs of life that it gave."""
     last: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.tried = self.state
+        """The newest state that may have been written, whether or not an answer said so."""
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a state may count, now or later, that no answer told of."""
+        return self.tried is not self.state
+
     def owns(self, document: Document) -> bool:
         return document.kind == CLAIM and document.name.startswith(self.nonce)
 
@@ -291,7 +308,10 @@ class Claim:
             raise GalleryError("the write took too long and another one took over; nothing was written")
         for name in {"dead", "lost"} & changes.keys():
             changes[name] = merged(changes[name])
-        state = replace(self.state, serial=self.state.serial + 1, **changes)
+        if self.tried.generation > self.state.generation:
+            changes["generation"] = self.tried.generation + 1
+        state = replace(self.state, serial=self.tried.serial + 1, **changes)
+        self.tried = state
         self.documents.commit(state)
         self.state, self.dirty = state, False
         return state

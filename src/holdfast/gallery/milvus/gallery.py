@@ -431,8 +431,9 @@ class MilvusGallery:
                 held = {**claim.state.boxes, eps: name}
                 claim.commit(boxes=held, stamps=stamps, generation=claim.state.generation + 1)
             except BaseException:
-                with suppress(GalleryError):
-                    self._link.drop(name)
+                if not claim.unsure:  # Else a state may name it; `compact` drops it if none does.
+                    with suppress(GalleryError):
+                        self._link.drop(name)
                 raise
 
     def remove(self, ids: Iterable[str]) -> int:
