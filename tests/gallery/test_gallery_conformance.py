@@ -534,6 +534,58 @@ def test_a_commit_without_an_answer_is_undone(milvus, monkeypatch, write):
         assert gallery.verify() == []
 
 
+def test_a_writer_that_was_asleep_is_refused(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(3), random(3)
+    monkeypatch.setattr(documents, "LEASE", 0.5)
+    with milvus.again(gallery) as other:
+        put = gallery._put
+
+        def asleep(claim, *rest):
+            claim.last = time.monotonic()  # Nothing is heard of it until its commit.
+            claim.beat = lambda: None
+            commit = claim.commit
+
+            def late(**changes):
+                if "count" in changes:
+                    other.add(ids[1:], vectors[1:])
+                    del claim.beat
+                return commit(**changes)
+
+            claim.commit = late
+            put(claim, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(gallery, "_put", asleep)
+            with pytest.raises(GalleryError, match="another one took over; nothing was written"):
+                gallery.add(ids[:1], vectors[:1])
+        assert list(gallery.ids()) == ids[1:]
+        other.add(ids[:1], vectors[:1])
+    assert list(gallery.ids()) == ids
+    assert gallery.verify() == []
+
+
+def test_a_commit_that_takes_too_long_is_not_called_done(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(2), random(2)
+    monkeypatch.setattr(documents, "LEASE", 1.5)
+    write, slow = documents.Documents.write, []
+
+    def late(self, found):
+        write(self, found)
+        if found[0].kind == documents.STATE and not slow:
+            slow.append(time.sleep(1.6))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(documents.Documents, "write", late)
+        with pytest.raises(GalleryError, match="it may not have been kept: look, and write again"):
+            gallery.add(ids[:1], vectors[:1])
+    assert list(gallery.ids()) == []
+    gallery.add(ids, vectors)
+    assert list(gallery.ids()) == ids
+    assert gallery.verify() == []
+
+
 def test_a_refused_insert_is_undone(milvus, monkeypatch):
     gallery = milvus.empty(boxes=True)
     vectors, boxes, _ = candidates(1, 3, DIM, 0.0)

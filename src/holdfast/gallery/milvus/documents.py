@@ -191,13 +191,15 @@ class Documents:
         """The newest committed state; None if there is no such gallery."""
         return newest(self.read(STATE))
 
-    def commit(self, state: State) -> None:
-        """Make `state` the one that counts, and forget those before."""
+    def commit(self, state: State) -> float:
+        """Make `state` the one that counts, and forget those before; says when it was answered."""
         name = f"{state.serial:020d}-{uuid.uuid4().hex}"
         self.write([Document(STATE, name, state.encode())])
+        done = time.monotonic()
         with suppress(GalleryError):  # Nothing depends on it: the next commit tries again.
             self.delete([one for one in self._states if serial_of(one) < state.serial])
             self._states = []
+        return done
 
     @contextmanager
     def claimed(self, size: int, wait: float) -> Iterator[Claim]:
@@ -296,15 +298,16 @@ class Claim:
     def beat(self) -> None:
         """A sign of life, at most one in a while."""
         if not self.signs or time.monotonic() - self.last > LEASE / 4:
-            self.last = time.monotonic()
+            begun = time.monotonic()
             name = f"{self.nonce}-{len(self.signs)}"
             key = self.documents.key(CLAIM, name)
             self.signs.append(Document(CLAIM, name, json.dumps([self.slots, *self.lost]), (key,)))
             self.documents.write(self.signs[-1:])
+            self.last = begun
 
     def commit(self, **changes: Any) -> State:
-        """A new state, this one but for `changes`; refused where the claim may have been taken away."""
-        if time.monotonic() - self.last > LEASE / 2 and not any(map(self.owns, self.documents.read(CLAIM))):
+        """A new state, this one but for `changes`; an error where another writer may have taken over."""
+        if time.monotonic() - self.last > LEASE / 2 and not self._held():
             raise GalleryError("the write took too long and another one took over; nothing was written")
         for name in {"dead", "lost"} & changes.keys():
             changes[name] = merged(changes[name])
@@ -312,9 +315,27 @@ class Claim:
             changes["generation"] = self.tried.generation + 1
         state = replace(self.state, serial=self.tried.serial + 1, **changes)
         self.tried = state
-        self.documents.commit(state)
+        if self.documents.commit(state) - self.last > LEASE:
+            raise GalleryError("the write took too long; it may not have been kept: look, and write again")
         self.state, self.dirty = state, False
         return state
+
+    def _held(self) -> bool:
+        """Whether nobody took over, after a new sign of life.
+
+        Who is about to take over has put down a claim that is seen here, or sees the new sign and steps back.
+        """
+        before = {one.name for one in self.signs}
+        self.beat()
+        found = self.documents.read(STATE, CLAIM)
+        now = newest(found)
+        return (
+            before <= {one.name for one in found}
+            and all(self.owns(one) for one in found if one.kind == CLAIM)
+            and now is not None
+            and now.uid == self.state.uid
+            and now.serial <= self.tried.serial
+        )
 
 
 def newest(found: Sequence[Document]) -> State | None:
