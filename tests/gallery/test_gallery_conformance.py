@@ -606,6 +606,10 @@ def test_a_refused_insert_is_undone(milvus, monkeypatch):
     assert gallery.verify() == []
 
 
+def boxed(items, some):
+    return Boxes(some, np.full_like(some, 0.25))
+
+
 def test_damage_is_seen(milvus):
     gallery = milvus.empty()
     ids, vectors = names(3), random(3)
@@ -621,8 +625,10 @@ def test_damage_is_seen(milvus):
     gallery._link.delete(gallery._name, f"slot in [{slot}]")
     time.sleep(0.3)  # Deleted behind its back: no state names the stamp of it.
     assert "2 candidates are there where 3 are counted" in gallery.verify()[0]
-    with pytest.raises(GalleryError, match="is damaged"):
-        gallery.catalogue()
+    for write in (gallery.catalogue, gallery.compact, lambda: gallery.add_boxes(0.5, boxed)):
+        with pytest.raises(GalleryError, match=r"is damaged \(3 candidates are counted, 2 are there\)"):
+            write()
+    assert gallery.info.boxes == ()
     gallery._link.insert(gallery._name, rows.candidates([slot], [Item(ids[1])], vectors[1:2]))
 
 

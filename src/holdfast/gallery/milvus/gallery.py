@@ -289,9 +289,7 @@ class MilvusGallery:
 
         def read(view: View) -> dict[str, Item]:
             fields = ["slot", "item", "check"]
-            found = [rows.item_of(row) for page in view.pages(fields) for row in page]
-            if len(found) != view.state.count:
-                raise LostError(f"{view.state.count} candidates are counted, {len(found)} are there")
+            found = [rows.item_of(row) for page in view.every(fields) for row in page]
             return {item.id: item for item in sorted(found, key=lambda item: item.id)}
 
         return self._answer(read)
@@ -417,7 +415,7 @@ class MilvusGallery:
             self._link.create(name, rows.box_fields(self._dim), Index())
             try:
                 stamp = 0
-                for page in self._seen(claim).pages(["slot", "vector", "item", "check"]):
+                for page in self._seen(claim).every(["slot", "vector", "item", "check"]):
                     for first in range(0, len(page), PIECE):
                         part = page[first : first + PIECE]
                         vectors = rows.vectors_of(part, self._dim)
@@ -484,7 +482,7 @@ class MilvusGallery:
         with self._write(0) as claim:
             self._sweep(claim)
             norm = 0.0
-            for page in self._seen(claim).pages(["slot", "vector", "check"]):
+            for page in self._seen(claim).every(["slot", "vector", "check"]):
                 norm = max(norm, largest_norm(rows.vectors_of(page, self._dim)))
                 claim.beat()
             claim.commit(max_norm=norm)

@@ -98,6 +98,15 @@ class View:
             page = [row for row, keep in zip(found, alive, strict=True) if keep]
             yield sorted(page, key=lambda row: int(row["slot"]))
 
+    def every(self, fields: Sequence[str]) -> Iterator[list[Row]]:
+        """The pages of all candidates, and an error at the end if one was missing."""
+        count = 0
+        for page in self.pages(fields):
+            count += len(page)
+            yield page
+        if count != self.state.count:
+            raise stored.LostError(f"{self.state.count} candidates are counted, {count} are there")
+
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """The slots of those of `ids` that the state has."""
         wanted, found = set(ids), {}
