@@ -699,6 +699,24 @@ def test_rows_that_come_twice_count_once(milvus, monkeypatch):
     assert gallery.verify() == []
 
 
+def test_a_reach_that_is_not_what_was_written_is_seen(milvus):
+    gallery = milvus.empty(boxes=True)
+    vectors, boxes, asked = candidates(5, 40, DIM, 0.0)
+    gallery.add(names(40), vectors, boxes={EPS: boxes})
+    near = ranking(asked.embedding, names(40), vectors)[5][0]
+    slot = gallery._answer(lambda found: found.find([near]))[near]
+    collection = gallery._state().boxes[EPS]
+    right = dict(gallery._link.query(collection, f"slot == {slot}", list(rows.BOX))[0])
+    for row in ({**right, "reach": 0.0}, right):
+        gallery._link.delete(collection, f"slot in [{slot}]")
+        gallery._link.insert(collection, [row])
+        time.sleep(0.3)
+        if row is not right:
+            with gallery.snapshot(), pytest.raises(GalleryError, match="does not match its checksum"):
+                gallery.possible(gallery.scan(asked.embedding), 1e3, EPS)
+    assert gallery.verify() == []
+
+
 def test_more_than_milvus_gives_out(milvus, monkeypatch):
     """Where an answer is cut off, all vectors are read; where these are too many, nothing is claimed."""
     vectors, boxes, asked = candidates(5, 80, DIM, 0.1)
@@ -775,6 +793,8 @@ def test_candidates_that_come_from_afar(milvus, monkeypatch, tmp_path, farthest)
         for gallery in (embedded, milvus.empty(boxes=True)):
             gallery.add(names(80), vectors, boxes={EPS: boxes})
             found.append(certify_query(gallery, query, 3, Threat.parse("candidates:linf:0.1")))
+    stored = gallery._link.query(gallery._state().boxes[EPS], "slot >= 0", ["reach"])
+    assert np.isfinite([row["reach"] for row in stored]).all()
     assert found[0] == found[1]
     assert found[0].examined < 20
     if farthest < np.inf:
