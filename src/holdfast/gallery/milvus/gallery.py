@@ -420,10 +420,10 @@ class MilvusGallery:
                         part = page[first : first + PIECE]
                         vectors = rows.vectors_of(part, self._dim)
                         made = make([rows.item_of(row) for row in part], vectors)
+                        claim.beat()
                         box_columns.rows({eps: made}, vectors)
                         new = rows.boxes([int(row["slot"]) for row in part], made, vectors)
-                        stamp = self._link.insert(name, new, 8 * self._dim)
-                        claim.beat()
+                        stamp = self._link.insert(name, new, 8 * self._dim, claim.beat)
                 self._link.load(name)
                 stamps = {**claim.state.stamps, name: stamp}
                 held = {**claim.state.boxes, eps: name}
@@ -553,8 +553,7 @@ class MilvusGallery:
         claim.dirty = True
         stamps = dict(claim.state.stamps)
         for name, content in made.items():
-            stamps[name] = self._link.insert(name, content, 8 * self._dim + 1024)
-            claim.beat()
+            stamps[name] = self._link.insert(name, content, 8 * self._dim + 1024, claim.beat)
         norm = max(claim.state.max_norm, largest_norm(vectors))
         count = claim.state.count + len(new) - len(old)
         self._commit(claim, count, old, next_slot=claim.slots[1], max_norm=norm, stamps=stamps)

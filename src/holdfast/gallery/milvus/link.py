@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -125,14 +125,21 @@ class Link:
                 self._client.flush(collection, timeout=CALL)
                 self._client.compact(collection, timeout=CALL)
 
-    def insert(self, collection: str, rows: Sequence[Mapping[str, Any]], row_bytes: int = 1 << 16) -> int:
-        """Write rows whose primary keys are new, and say the stamp of the last."""
+    def insert(
+        self,
+        collection: str,
+        rows: Sequence[Mapping[str, Any]],
+        row_bytes: int = 1 << 16,
+        sent: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Write rows whose primary keys are new, and say the stamp of the last; `sent` is called after each part."""
         stamp = 0
         size = max(1, min(MOST, _SENT_BYTES // row_bytes))
         with self._said():
             for first in range(0, len(rows), size):
                 done = self._handler.insert_rows(collection, list(rows[first : first + size]), timeout=CALL)
                 stamp = max(stamp, int(done.timestamp))
+                sent()
         return stamp
 
     def delete(self, collection: str, expression: str) -> int:
