@@ -823,6 +823,21 @@ def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvu
         open_gallery(gallery.path.replace("HNSW", "IVF_FLAT").replace("M=4&efConstruction=8", "nlist=4"))
 
 
+@pytest.mark.parametrize("step", ["_client_class", "_check_version"])
+def test_a_file_that_could_not_be_opened_is_let_go(tmp_path, monkeypatch, step):
+    location = f"milvus-lite:{tmp_path}/shop.db/g"
+
+    def fail(*_, **__):
+        raise GalleryError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, step, (lambda: fail) if step == "_client_class" else fail)
+        with pytest.raises(GalleryError, match="no"):
+            create_gallery(location, dim=DIM, embedder=EMBEDDER)
+    assert link._files[f"{tmp_path}/shop.db"] == 0
+    create_gallery(location, dim=DIM, embedder=EMBEDDER).close()
+
+
 def test_the_wait_for_a_writer_ends(milvus, monkeypatch):
     gallery = milvus.empty()
     monkeypatch.setattr(documents, "LEASE", 0.3)
