@@ -6,6 +6,7 @@ The references are a naive float64 ranking, and for certificates the embedded ga
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 import time
@@ -377,6 +378,16 @@ def test_kept_certificates(engine, gallery):
         assert len(again.certificates()) == 3
     assert gallery.forget(["q", "nobody"]) == 2
     assert [one.query for one in gallery.certificates()] == ["other"]
+
+
+def test_of_two_certificates_of_one_name_the_newest_counts(milvus, monkeypatch):
+    gallery = milvus.empty()
+    monkeypatch.setattr(documents, "LEASE", 0.3)
+    for unit_norm in (True, False, True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(documents.Documents, "delete", lambda *_: None)
+            gallery.keep([dataclasses.replace(kept("q"), unit_norm=unit_norm)])
+        assert [one.unit_norm for one in gallery.certificates()] == [unit_norm]
 
 
 def test_another_reader_sees_a_write(engine, gallery):

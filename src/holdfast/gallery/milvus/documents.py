@@ -374,8 +374,14 @@ def certificate_name(query: str, threat: str, k: int) -> str:
     return f"{zlib.crc32(repr((query, threat, k)).encode()):08x}"
 
 
-def encode_certificate(one: Kept) -> Document:
-    """A kept certificate as text, every number exactly as it is."""
+def number_of(certificate: Document) -> int:
+    """The larger, the newer; 0 for one whose name does not say it."""
+    parts = certificate.name.split("-")
+    return int(parts[1]) if len(parts) == 3 else 0
+
+
+def encode_certificate(one: Kept, number: int) -> Document:
+    """A kept certificate as text, every number exactly as it is; newer ones have a larger `number`."""
     arrays = {
         name: None if array is None else array.astype(kind).tobytes().hex()
         for name, kind, array in (
@@ -387,7 +393,7 @@ def encode_certificate(one: Kept) -> Document:
     hits = [asdict(hit) for hit in one.hits]
     said = {"query": one.query, "threat": one.threat, "k": one.k, "generation": one.generation}
     body = json.dumps({**said, "hits": hits, "unit_norm": one.unit_norm, **arrays})
-    name = f"{certificate_name(one.query, one.threat, one.k)}-{uuid.uuid4().hex}"
+    name = f"{certificate_name(one.query, one.threat, one.k)}-{number}-{uuid.uuid4().hex}"
     return Document(CERTIFICATE, name, f"{zlib.crc32(body.encode()):08x}{body}")
 
 

@@ -31,6 +31,7 @@ from holdfast.gallery.milvus.documents import (
     State,
     decode_certificate,
     encode_certificate,
+    number_of,
     spans_of,
 )
 from holdfast.gallery.milvus.link import Link
@@ -447,20 +448,19 @@ class MilvusGallery:
 
     def certificates(self) -> list[Kept]:
         """The kept certificates, by query."""
-        found = [decode_certificate(one) for one in self._documents.read(CERTIFICATE)]
-        newest = {
-            (one.query, one.threat, one.k): one for one in sorted(found, key=lambda one: one.generation)
-        }
+        found = sorted(self._documents.read(CERTIFICATE), key=number_of)
+        newest = {_named(one): one for one in map(decode_certificate, found)}
         return [newest[key] for key in sorted(newest)]
 
     def keep(self, certificates: Sequence[Kept]) -> None:
         """Keep these certificates; one for the same query, threat and k is replaced."""
         with self._write(0):
-            new = [encode_certificate(one) for one in certificates]
+            there = self._documents.read(CERTIFICATE)
+            # Who dies before the old ones are deleted leaves both: the larger number counts.
+            first = 1 + max(map(number_of, there), default=0)
+            new = [encode_certificate(one, first + at) for at, one in enumerate(certificates)]
             prefixes = {one.name.partition("-")[0] for one in new}
-            alike = [
-                one for one in self._documents.read(CERTIFICATE) if one.name.partition("-")[0] in prefixes
-            ]
+            alike = [one for one in there if one.name.partition("-")[0] in prefixes]
             asked = {(one.query, one.threat, one.k) for one in certificates}
             old = [one for one in alike if _named(decode_certificate(one)) in asked]
             self._documents.write(new)
