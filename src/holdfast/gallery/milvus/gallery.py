@@ -64,7 +64,7 @@ class MilvusGallery:
       ends with `ChangedError`; single calls then try again by themselves.
     * A writer that dies leaves a claim, for which the next one waits `LEASE` seconds, and rows that no state
       knows: nobody sees them, and `compact` deletes them. A writer that is not dead but gave no sign of life for
-      that long is refused at its commit; that check and the commit are two calls.
+      that long is refused at its commit, or told that its write may not have been kept.
     * An index other than FLAT may miss hits. Certificates then compare with all vectors, read from the server,
       or are UNKNOWN where there are too many.
 

@@ -21,7 +21,7 @@ from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.values import Item
 
 LONGEST = 65535
-"""Bytes of an item's id, label, path and digest together."""
+"""Bytes of an item's id, label, path and digest together, as JSON."""
 DIMS = (2, 32768)
 """The lengths that a vector in Milvus may have."""
 
