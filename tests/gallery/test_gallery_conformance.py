@@ -6,6 +6,7 @@ The references are a naive float64 ranking, and for certificates the embedded ga
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 import time
@@ -383,6 +384,16 @@ def test_kept_certificates(engine, gallery):
     assert [one.query for one in gallery.certificates()] == ["other"]
 
 
+def test_of_two_certificates_of_one_name_the_newest_counts(milvus, monkeypatch):
+    gallery = milvus.empty()
+    monkeypatch.setattr(documents, "LEASE", 0.3)
+    for unit_norm in (True, False, True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(documents.Documents, "delete", lambda *_: None)
+            gallery.keep([dataclasses.replace(kept("q"), unit_norm=unit_norm)])
+        assert [one.unit_norm for one in gallery.certificates()] == [unit_norm]
+
+
 def test_another_reader_sees_a_write(engine, gallery):
     ids, vectors = names(3), random(3)
     gallery.add(ids[:1], vectors[:1])
@@ -494,6 +505,102 @@ def test_a_writer_that_dies_leaves_nothing_to_see(milvus, monkeypatch):
     assert told(gallery.search(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
 
 
+def test_a_writer_that_dies_after_its_commit_has_written(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(4), random(4)
+    monkeypatch.setattr(documents, "LEASE", 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(documents.Documents, "delete", lambda *_: None)
+        gallery.add(ids[:3], vectors[:3])
+    gallery.add(ids[3:], vectors[3:])
+    assert list(gallery.ids()) == ids
+    assert gallery.verify() == []
+
+
+@pytest.mark.parametrize("write", ["add", "remove"])
+def test_a_commit_without_an_answer_is_undone(milvus, monkeypatch, write):
+    """It counted for a while; readers that saw it notice, whatever is written next."""
+    gallery = milvus.empty()
+    ids, vectors = names(6), random(6)
+    gallery.add(ids[:4], vectors[:4])
+    commit, seen = documents.Documents.commit, []
+    with milvus.again(gallery) as reader:
+
+        def unanswered(self, state):
+            monkeypatch.undo()
+            commit(self, state)
+            seen.append((reader.info.generation, reader.all_vectors().shape[0]))
+            raise GalleryError("no answer")
+
+        monkeypatch.setattr(documents.Documents, "commit", unanswered)
+        with pytest.raises(GalleryError, match="no answer"):
+            gallery.add(ids[4:5], vectors[4:5]) if write == "add" else gallery.remove(ids[:1])
+        assert seen[0][1] == (5 if write == "add" else 3)
+        states = gallery._documents.read(documents.STATE)
+        assert len({documents.serial_of(one) for one in states}) == len(states)
+        assert list(reader.ids()) == ids[:4]
+        if write == "add":
+            gallery.add(ids[5:], vectors[5:])
+        else:
+            gallery.remove(ids[3:4])
+        left = [0, 1, 2, 3, 5] if write == "add" else [0, 1, 2]
+        assert reader.info.generation > seen[0][0]
+        assert sorted(reader.all_vectors().tolist()) == sorted(vectors[left].tolist())
+        assert gallery.verify() == []
+
+
+def test_a_writer_that_was_asleep_is_refused(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(3), random(3)
+    monkeypatch.setattr(documents, "LEASE", 0.5)
+    with milvus.again(gallery) as other:
+        put = gallery._put
+
+        def asleep(claim, *rest):
+            claim.last = time.monotonic()  # Nothing is heard of it until its commit.
+            claim.beat = lambda: None
+            commit = claim.commit
+
+            def late(**changes):
+                if "count" in changes:
+                    other.add(ids[1:], vectors[1:])
+                    del claim.beat
+                return commit(**changes)
+
+            claim.commit = late
+            put(claim, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(gallery, "_put", asleep)
+            with pytest.raises(GalleryError, match="another one took over; nothing was written"):
+                gallery.add(ids[:1], vectors[:1])
+        assert list(gallery.ids()) == ids[1:]
+        other.add(ids[:1], vectors[:1])
+    assert list(gallery.ids()) == ids
+    assert gallery.verify() == []
+
+
+def test_a_commit_that_takes_too_long_is_not_called_done(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(2), random(2)
+    monkeypatch.setattr(documents, "LEASE", 1.5)
+    write, slow = documents.Documents.write, []
+
+    def late(self, found):
+        write(self, found)
+        if found[0].kind == documents.STATE and not slow:
+            slow.append(time.sleep(1.6))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(documents.Documents, "write", late)
+        with pytest.raises(GalleryError, match="it may not have been kept: look, and write again"):
+            gallery.add(ids[:1], vectors[:1])
+    assert list(gallery.ids()) == []
+    gallery.add(ids, vectors)
+    assert list(gallery.ids()) == ids
+    assert gallery.verify() == []
+
+
 def test_a_refused_insert_is_undone(milvus, monkeypatch):
     gallery = milvus.empty(boxes=True)
     vectors, boxes, _ = candidates(1, 3, DIM, 0.0)
@@ -514,6 +621,10 @@ def test_a_refused_insert_is_undone(milvus, monkeypatch):
     assert gallery.verify() == []
 
 
+def boxed(items, some):
+    return Boxes(some, np.full_like(some, 0.25))
+
+
 def test_damage_is_seen(milvus):
     gallery = milvus.empty()
     ids, vectors = names(3), random(3)
@@ -529,9 +640,96 @@ def test_damage_is_seen(milvus):
     gallery._link.delete(gallery._name, f"slot in [{slot}]")
     time.sleep(0.3)  # Deleted behind its back: no state names the stamp of it.
     assert "2 candidates are there where 3 are counted" in gallery.verify()[0]
-    with pytest.raises(GalleryError, match="is damaged"):
-        gallery.catalogue()
+    for write in (gallery.catalogue, gallery.compact, lambda: gallery.add_boxes(0.5, boxed)):
+        with pytest.raises(GalleryError, match=r"is damaged \(3 candidates are counted, 2 are there\)"):
+            write()
+    assert gallery.info.boxes == ()
     gallery._link.insert(gallery._name, rows.candidates([slot], [Item(ids[1])], vectors[1:2]))
+
+
+def test_a_gallery_that_is_being_overwritten_answers_nothing(milvus, monkeypatch):
+    location = milvus.location("over")
+    vectors = random(40)
+    with create_gallery(location, dim=DIM, embedder=EMBEDDER) as reader:
+        reader.add(names(40), vectors)
+        load, asked = link.Link.load, []
+
+        def between(self, *collections):
+            load(self, *collections)
+            if documents.DOCUMENTS not in collections:
+                with pytest.raises(GalleryError, match="was replaced or deleted"):
+                    reader.range_search(vectors[0], 1.0)
+                asked.append(collections)
+
+        monkeypatch.setattr(link.Link, "load", between)
+        create_gallery(location, dim=DIM, embedder=EMBEDDER, overwrite=True).close()
+        assert len(asked) == 1
+    discard_gallery(location)
+
+
+def test_a_range_search_is_held_against_what_is_known(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(60), random(60)
+    gallery.add(ids, vectors)
+    radius = ranking(vectors[0], ids, vectors)[9][1]
+    search = link.Link.search
+
+    def answers(change):
+        def changed(self, *rest, ask, **how):
+            found = search(self, *rest, ask=ask, **how)
+            return [change(*one) for one in found] if "radius" in ask else found
+
+        monkeypatch.setattr(link.Link, "search", changed)
+
+    answers(lambda slots, said: (slots[1:], said[1:]))
+    with pytest.raises(GalleryError, match="is missing from a range search"):  # noqa: PT012, SIM117
+        with gallery.snapshot():
+            scan = gallery.scan(vectors[0])
+            scan.nearest(5)
+            gallery.possible(scan, radius)
+    answers(lambda slots, said: (slots[1:], said[1:] + 0.01))
+    found = told(gallery.range_search(vectors[0], radius))
+    assert found == ranking(vectors[0], ids, vectors)[:10]
+
+
+def test_rows_that_come_twice_count_once(milvus, monkeypatch):
+    gallery = milvus.empty()
+    ids, vectors = names(60), random(60)
+    gallery.add(ids, vectors)
+    query, search = link.Link.query, link.Link.search
+    monkeypatch.setattr(link.Link, "query", lambda *rest, **how: [*query(*rest, **how)] * 2)
+    monkeypatch.setattr(
+        link.Link,
+        "search",
+        lambda self, name, asked, limit, **how: [
+            (np.repeat(slots, 2)[:limit], np.repeat(said, 2)[:limit])
+            for slots, said in search(self, name, asked, limit, **how)
+        ],
+    )
+    order = ranking(vectors[0], ids, vectors)
+    assert told(gallery.range_search(vectors[0], order[9][1])) == order[:10]
+    assert told(gallery.search(vectors[0], 30)[0]) == order[:30]
+    assert list(gallery.catalogue()) == ids
+    assert len(gallery.all_vectors()) == 60
+    assert gallery.verify() == []
+
+
+def test_a_reach_that_is_not_what_was_written_is_seen(milvus):
+    gallery = milvus.empty(boxes=True)
+    vectors, boxes, asked = candidates(5, 40, DIM, 0.0)
+    gallery.add(names(40), vectors, boxes={EPS: boxes})
+    near = ranking(asked.embedding, names(40), vectors)[5][0]
+    slot = gallery._answer(lambda found: found.find([near]))[near]
+    collection = gallery._state().boxes[EPS]
+    right = dict(gallery._link.query(collection, f"slot == {slot}", list(rows.BOX))[0])
+    for row in ({**right, "reach": 0.0}, right):
+        gallery._link.delete(collection, f"slot in [{slot}]")
+        gallery._link.insert(collection, [row])
+        time.sleep(0.3)
+        if row is not right:
+            with gallery.snapshot(), pytest.raises(GalleryError, match="does not match its checksum"):
+                gallery.possible(gallery.scan(asked.embedding), 1e3, EPS)
+    assert gallery.verify() == []
 
 
 def test_more_than_milvus_gives_out(milvus, monkeypatch):
@@ -610,6 +808,8 @@ def test_candidates_that_come_from_afar(milvus, monkeypatch, tmp_path, farthest)
         for gallery in (embedded, milvus.empty(boxes=True)):
             gallery.add(names(80), vectors, boxes={EPS: boxes})
             found.append(certify_query(gallery, query, 3, Threat.parse("candidates:linf:0.1")))
+    stored = gallery._link.query(gallery._state().boxes[EPS], "slot >= 0", ["reach"])
+    assert np.isfinite([row["reach"] for row in stored]).all()
     assert found[0] == found[1]
     assert found[0].examined < 20
     if farthest < np.inf:
@@ -636,6 +836,21 @@ def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvu
         assert "the index HNSW is approximate" in unsure.reason
     with pytest.raises(GalleryError, match="was made with index HNSW"):
         open_gallery(gallery.path.replace("HNSW", "IVF_FLAT").replace("M=4&efConstruction=8", "nlist=4"))
+
+
+@pytest.mark.parametrize("step", ["_client_class", "_check_version"])
+def test_a_file_that_could_not_be_opened_is_let_go(tmp_path, monkeypatch, step):
+    location = f"milvus-lite:{tmp_path}/shop.db/g"
+
+    def fail(*_, **__):
+        raise GalleryError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, step, (lambda: fail) if step == "_client_class" else fail)
+        with pytest.raises(GalleryError, match="no"):
+            create_gallery(location, dim=DIM, embedder=EMBEDDER)
+    assert link._files[f"{tmp_path}/shop.db"] == 0
+    create_gallery(location, dim=DIM, embedder=EMBEDDER).close()
 
 
 def test_the_wait_for_a_writer_ends(milvus, monkeypatch):

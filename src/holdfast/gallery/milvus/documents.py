@@ -9,6 +9,8 @@ consistency Strong sees every write that ended before it. On these two everythin
   and waits. Of two claims, the later reader sees both, so at most one of the two goes on.
 * A claim names the slots that its write will fill. Should the writer die, the next one waits until the claim
   has not changed for `LEASE` seconds, takes it away, and never uses those slots.
+* A commit whose answer was lost may count, now or later. It is undone by a state of a still larger serial, and
+  neither its serial nor its generation is used again.
 """
 
 from __future__ import annotations
@@ -152,7 +154,7 @@ class Documents:
                 f"{self._link.address} keeps too much beside its candidates; forget certificates"
             )
         grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for row in found:
+        for row in {row["key"]: row for row in found}.values():
             grouped.setdefault((row["kind"], row["name"]), []).append(row)
         whole = []
         for (kind, name), rows in grouped.items():
@@ -189,20 +191,22 @@ class Documents:
         """The newest committed state; None if there is no such gallery."""
         return newest(self.read(STATE))
 
-    def commit(self, state: State) -> None:
-        """Make `state` the one that counts, and forget those before."""
+    def commit(self, state: State) -> float:
+        """Make `state` the one that counts, and forget those before; says when it was answered."""
         name = f"{state.serial:020d}-{uuid.uuid4().hex}"
         self.write([Document(STATE, name, state.encode())])
+        done = time.monotonic()
         with suppress(GalleryError):  # Nothing depends on it: the next commit tries again.
             self.delete([one for one in self._states if serial_of(one) < state.serial])
             self._states = []
+        return done
 
     @contextmanager
     def claimed(self, size: int, wait: float) -> Iterator[Claim]:
         """Be the only writer for the block, with `size` slots reserved.
 
-        Where the block fails after rows were written, its slots are given up; if even that cannot be said, the
-        claim stays, and whoever takes it away gives them up.
+        Where the block fails after rows were written, its slots are given up, and a commit without an answer is
+        undone; if even that cannot be said, the claim stays, and whoever takes it away does it.
         """
         claim = self._claim(size, wait)
         try:
@@ -211,6 +215,8 @@ class Documents:
             with suppress(GalleryError):
                 if claim.dirty:
                     claim.commit(lost=[*claim.state.lost, claim.slots], next_slot=claim.slots[1])
+                elif claim.unsure:
+                    claim.commit()
                 self.delete(claim.signs)
 
     def _claim(self, size: int, wait: float) -> Claim:
@@ -239,7 +245,9 @@ class Documents:
 
     def _alone(self, state: State, size: int, stale: Sequence[Document]) -> Claim | None:
         """A claim beside none but those of dead writers, whose slots are given up; None if another was quicker."""
-        lost = [span for one in stale for span in _spans(one)]
+        # What is below `next_slot` was committed, or given up, before its writer died.
+        claimed = [span for one in stale for span in _spans(one)]
+        lost = [(max(a, state.next_slot), b) for a, b in claimed if b > state.next_slot]
         first = max([state.next_slot, *(last for _, last in lost)])
         claim = Claim(self, state, uuid.uuid4().hex, (first, first + size), lost)
         claim.beat()
@@ -252,6 +260,8 @@ class Documents:
             self.delete(mine)
             return None
         if stale:
+            # A dead writer's last commit, and its undoing, may still come.
+            claim.tried = replace(state, serial=state.serial + 2, generation=state.generation + 2)
             claim.commit(lost=[*state.lost, *lost], next_slot=first)
             self.delete(stale)
         return claim
@@ -273,28 +283,59 @@ class Claim:
     """The signs of life that it gave."""
     last: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.tried = self.state
+        """The newest state that may have been written, whether or not an answer said so."""
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a state may count, now or later, that no answer told of."""
+        return self.tried is not self.state
+
     def owns(self, document: Document) -> bool:
         return document.kind == CLAIM and document.name.startswith(self.nonce)
 
     def beat(self) -> None:
         """A sign of life, at most one in a while."""
         if not self.signs or time.monotonic() - self.last > LEASE / 4:
-            self.last = time.monotonic()
+            begun = time.monotonic()
             name = f"{self.nonce}-{len(self.signs)}"
             key = self.documents.key(CLAIM, name)
             self.signs.append(Document(CLAIM, name, json.dumps([self.slots, *self.lost]), (key,)))
             self.documents.write(self.signs[-1:])
+            self.last = begun
 
     def commit(self, **changes: Any) -> State:
-        """A new state, this one but for `changes`; refused where the claim may have been taken away."""
-        if time.monotonic() - self.last > LEASE / 2 and not any(map(self.owns, self.documents.read(CLAIM))):
+        """A new state, this one but for `changes`; an error where another writer may have taken over."""
+        if time.monotonic() - self.last > LEASE / 2 and not self._held():
             raise GalleryError("the write took too long and another one took over; nothing was written")
         for name in {"dead", "lost"} & changes.keys():
             changes[name] = merged(changes[name])
-        state = replace(self.state, serial=self.state.serial + 1, **changes)
-        self.documents.commit(state)
+        if self.tried.generation > self.state.generation:
+            changes["generation"] = self.tried.generation + 1
+        state = replace(self.state, serial=self.tried.serial + 1, **changes)
+        self.tried = state
+        if self.documents.commit(state) - self.last > LEASE:
+            raise GalleryError("the write took too long; it may not have been kept: look, and write again")
         self.state, self.dirty = state, False
         return state
+
+    def _held(self) -> bool:
+        """Whether nobody took over, after a new sign of life.
+
+        Who is about to take over has put down a claim that is seen here, or sees the new sign and steps back.
+        """
+        before = {one.name for one in self.signs}
+        self.beat()
+        found = self.documents.read(STATE, CLAIM)
+        now = newest(found)
+        return (
+            before <= {one.name for one in found}
+            and all(self.owns(one) for one in found if one.kind == CLAIM)
+            and now is not None
+            and now.uid == self.state.uid
+            and now.serial <= self.tried.serial
+        )
 
 
 def newest(found: Sequence[Document]) -> State | None:
@@ -333,8 +374,14 @@ def certificate_name(query: str, threat: str, k: int) -> str:
     return f"{zlib.crc32(repr((query, threat, k)).encode()):08x}"
 
 
-def encode_certificate(one: Kept) -> Document:
-    """A kept certificate as text, every number exactly as it is."""
+def number_of(certificate: Document) -> int:
+    """The larger, the newer; 0 for one whose name does not say it."""
+    parts = certificate.name.split("-")
+    return int(parts[1]) if len(parts) == 3 else 0
+
+
+def encode_certificate(one: Kept, number: int) -> Document:
+    """A kept certificate as text, every number exactly as it is; newer ones have a larger `number`."""
     arrays = {
         name: None if array is None else array.astype(kind).tobytes().hex()
         for name, kind, array in (
@@ -346,7 +393,7 @@ def encode_certificate(one: Kept) -> Document:
     hits = [asdict(hit) for hit in one.hits]
     said = {"query": one.query, "threat": one.threat, "k": one.k, "generation": one.generation}
     body = json.dumps({**said, "hits": hits, "unit_norm": one.unit_norm, **arrays})
-    name = f"{certificate_name(one.query, one.threat, one.k)}-{uuid.uuid4().hex}"
+    name = f"{certificate_name(one.query, one.threat, one.k)}-{number}-{uuid.uuid4().hex}"
     return Document(CERTIFICATE, name, f"{zlib.crc32(body.encode()):08x}{body}")
 
 

@@ -31,6 +31,7 @@ from holdfast.gallery.milvus.documents import (
     State,
     decode_certificate,
     encode_certificate,
+    number_of,
     spans_of,
 )
 from holdfast.gallery.milvus.link import Link
@@ -63,7 +64,7 @@ class MilvusGallery:
       ends with `ChangedError`; single calls then try again by themselves.
     * A writer that dies leaves a claim, for which the next one waits `LEASE` seconds, and rows that no state
       knows: nobody sees them, and `compact` deletes them. A writer that is not dead but gave no sign of life for
-      that long is refused at its commit; that check and the commit are two calls.
+      that long is refused at its commit, or told that its write may not have been kept.
     * An index other than FLAT may miss hits. Certificates then compare with all vectors, read from the server,
       or are UNKNOWN where there are too many.
 
@@ -107,8 +108,9 @@ class MilvusGallery:
                 )
             if link.has(address.name) and tuple(link.fields(address.name)) != rows.CANDIDATE:
                 raise GalleryError(f"{address} exists and is not a gallery; choose another name")
+            # The old state goes first: a reader that then misses rows finds that its gallery is gone.
+            documents.delete(documents.read(STATE, CLAIM, CERTIFICATE))
             _drop(link, address.name)
-            documents.delete(documents.read(CLAIM, CERTIFICATE))
             index = address.index or Index()
             link.create(address.name, rows.candidate_fields(dim), index)
             link.load(address.name)
@@ -288,9 +290,7 @@ class MilvusGallery:
 
         def read(view: View) -> dict[str, Item]:
             fields = ["slot", "item", "check"]
-            found = [rows.item_of(row) for page in view.pages(fields) for row in page]
-            if len(found) != view.state.count:
-                raise LostError(f"{view.state.count} candidates are counted, {len(found)} are there")
+            found = [rows.item_of(row) for page in view.every(fields) for row in page]
             return {item.id: item for item in sorted(found, key=lambda item: item.id)}
 
         return self._answer(read)
@@ -416,22 +416,23 @@ class MilvusGallery:
             self._link.create(name, rows.box_fields(self._dim), Index())
             try:
                 stamp = 0
-                for page in self._seen(claim).pages(["slot", "vector", "item", "check"]):
+                for page in self._seen(claim).every(["slot", "vector", "item", "check"]):
                     for first in range(0, len(page), PIECE):
                         part = page[first : first + PIECE]
                         vectors = rows.vectors_of(part, self._dim)
                         made = make([rows.item_of(row) for row in part], vectors)
+                        claim.beat()
                         box_columns.rows({eps: made}, vectors)
                         new = rows.boxes([int(row["slot"]) for row in part], made, vectors)
-                        stamp = self._link.insert(name, new, 8 * self._dim)
-                        claim.beat()
+                        stamp = self._link.insert(name, new, 8 * self._dim, claim.beat)
                 self._link.load(name)
                 stamps = {**claim.state.stamps, name: stamp}
                 held = {**claim.state.boxes, eps: name}
                 claim.commit(boxes=held, stamps=stamps, generation=claim.state.generation + 1)
             except BaseException:
-                with suppress(GalleryError):
-                    self._link.drop(name)
+                if not claim.unsure:  # Else a state may name it; `compact` drops it if none does.
+                    with suppress(GalleryError):
+                        self._link.drop(name)
                 raise
 
     def remove(self, ids: Iterable[str]) -> int:
@@ -447,24 +448,23 @@ class MilvusGallery:
 
     def certificates(self) -> list[Kept]:
         """The kept certificates, by query."""
-        found = [decode_certificate(one) for one in self._documents.read(CERTIFICATE)]
-        newest = {
-            (one.query, one.threat, one.k): one for one in sorted(found, key=lambda one: one.generation)
-        }
+        found = sorted(self._documents.read(CERTIFICATE), key=number_of)
+        newest = {_named(one): one for one in map(decode_certificate, found)}
         return [newest[key] for key in sorted(newest)]
 
     def keep(self, certificates: Sequence[Kept], *, instead_of: Sequence[Kept] | None = None) -> None:
         """Keep these certificates; one for the same query, threat and k is replaced."""
         with self._write(0):
+            there = self._documents.read(CERTIFICATE)
             if instead_of is not None:
-                there = {one.body for one in self._documents.read(CERTIFICATE)}
-                still = {_named(one) for one in instead_of if encode_certificate(one).body in there}
+                bodies = {one.body for one in there}
+                still = {_named(one) for one in instead_of if encode_certificate(one, 0).body in bodies}
                 certificates = [one for one in certificates if _named(one) in still]
-            new = [encode_certificate(one) for one in certificates]
+            # Who dies before the old ones are deleted leaves both: the larger number counts.
+            first = 1 + max(map(number_of, there), default=0)
+            new = [encode_certificate(one, first + at) for at, one in enumerate(certificates)]
             prefixes = {one.name.partition("-")[0] for one in new}
-            alike = [
-                one for one in self._documents.read(CERTIFICATE) if one.name.partition("-")[0] in prefixes
-            ]
+            alike = [one for one in there if one.name.partition("-")[0] in prefixes]
             asked = {(one.query, one.threat, one.k) for one in certificates}
             old = [one for one in alike if _named(decode_certificate(one)) in asked]
             self._documents.write(new)
@@ -486,7 +486,7 @@ class MilvusGallery:
         with self._write(0) as claim:
             self._sweep(claim)
             norm = 0.0
-            for page in self._seen(claim).pages(["slot", "vector", "check"]):
+            for page in self._seen(claim).every(["slot", "vector", "check"]):
                 norm = max(norm, largest_norm(rows.vectors_of(page, self._dim)))
                 claim.beat()
             claim.commit(max_norm=norm)
@@ -557,8 +557,7 @@ class MilvusGallery:
         claim.dirty = True
         stamps = dict(claim.state.stamps)
         for name, content in made.items():
-            stamps[name] = self._link.insert(name, content, 8 * self._dim + 1024)
-            claim.beat()
+            stamps[name] = self._link.insert(name, content, 8 * self._dim + 1024, claim.beat)
         norm = max(claim.state.max_norm, largest_norm(vectors))
         count = claim.state.count + len(new) - len(old)
         self._commit(claim, count, old, next_slot=claim.slots[1], max_norm=norm, stamps=stamps)

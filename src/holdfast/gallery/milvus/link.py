@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -48,13 +48,21 @@ class Link:
             if address.file is not None:
                 uri = _serve(address)
             token = os.environ.get(TOKEN, "") if address.file is None else ""
-            self._client = client_class(
-                uri=uri, db_name=address.database, token=token, timeout=CONNECT, dedicated=True
-            )
             if address.file is not None:
                 _files[str(address.file.absolute())] += 1
-        with _told(address):
-            _check_version(address, self._client.get_server_version(timeout=CONNECT))
+            try:
+                self._client = client_class(
+                    uri=uri, db_name=address.database, token=token, timeout=CONNECT, dedicated=True
+                )
+            except BaseException:
+                self._free()
+                raise
+        try:
+            with _told(address):
+                _check_version(address, self._client.get_server_version(timeout=CONNECT))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let go; the last link to a local file frees it for other processes."""
@@ -64,13 +72,16 @@ class Link:
             with suppress(Exception):
                 self._client.close()
             self._client = None
-            if self.address.file is not None:
-                name = str(self.address.file.absolute())
-                _files[name] -= 1
-                if not _files[name]:
-                    from milvus_lite.server_manager import server_manager_instance
+            self._free()
 
-                    server_manager_instance.release_server(name)
+    def _free(self) -> None:
+        if self.address.file is not None:
+            name = str(self.address.file.absolute())
+            _files[name] -= 1
+            if not _files[name]:
+                from milvus_lite.server_manager import server_manager_instance
+
+                server_manager_instance.release_server(name)
 
     def has(self, collection: str) -> bool:
         with self._said():
@@ -125,14 +136,21 @@ class Link:
                 self._client.flush(collection, timeout=CALL)
                 self._client.compact(collection, timeout=CALL)
 
-    def insert(self, collection: str, rows: Sequence[Mapping[str, Any]], row_bytes: int = 1 << 16) -> int:
-        """Write rows whose primary keys are new, and say the stamp of the last."""
+    def insert(
+        self,
+        collection: str,
+        rows: Sequence[Mapping[str, Any]],
+        row_bytes: int = 1 << 16,
+        sent: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Write rows whose primary keys are new, and say the stamp of the last; `sent` is called after each part."""
         stamp = 0
         size = max(1, min(MOST, _SENT_BYTES // row_bytes))
         with self._said():
             for first in range(0, len(rows), size):
                 done = self._handler.insert_rows(collection, list(rows[first : first + size]), timeout=CALL)
                 stamp = max(stamp, int(done.timestamp))
+                sent()
         return stamp
 
     def delete(self, collection: str, expression: str) -> int:

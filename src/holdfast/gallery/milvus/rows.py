@@ -1,8 +1,8 @@
 """The rows of a gallery in Milvus: what a candidate and a box look like there, and how they are read back.
 
 A row is written once and never changed; a candidate that is updated gets another slot. Each row has a checksum
-over what it says and its slot, so that nothing else passes for it. Infinite radii are written as −1: Milvus
-takes finite vectors only.
+over what it says and its slot, so that nothing else passes for it. Infinite radii are written as −1, an infinite
+reach as the largest float32: Milvus takes finite numbers only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.values import Item
 
 LONGEST = 65535
-"""Bytes of an item's id, label, path and digest together."""
+"""Bytes of an item's id, label, path and digest together, as JSON."""
 DIMS = (2, 32768)
 """The lengths that a vector in Milvus may have."""
 
@@ -29,6 +29,8 @@ CANDIDATE = ("slot", "vector", "key", "item", "check")
 BOX = ("slot", "vector", "reach", "check")
 
 Row = Mapping[str, Any]
+
+_FARTHEST = np.finfo(np.float32).max
 
 
 def candidate_fields(dim: int) -> dict[str, dict[str, Any]]:
@@ -80,7 +82,7 @@ def candidates(slots: Iterable[int], items: Sequence[Item], vectors: Floats) -> 
 
 def boxes(slots: Iterable[int], found: Boxes, vectors: Floats) -> list[dict[str, Any]]:
     """The rows of the boxes of candidates in these slots."""
-    reach = found.reach(vectors)[:, 0]
+    reach = np.minimum(found.reach(vectors)[:, 0], _FARTHEST)
     flat = np.concatenate(
         [found.centre, np.where(np.isinf(found.radius), np.float32(-1), found.radius)], axis=1
     )
@@ -115,7 +117,14 @@ def boxes_of(rows: Sequence[Row], dim: int) -> tuple[Boxes, Floats]:
         if row["check"] != _check(row["slot"], numbers.tobytes() + far.tobytes()):
             raise GalleryError(f"the box in slot {row['slot']} does not match its checksum")
     radius = flat[:, dim:]
-    return Boxes(flat[:, :dim], np.where(radius < 0, np.float32(np.inf), radius)), reach
+    return Boxes(flat[:, :dim], np.where(radius < 0, np.float32(np.inf), radius)), np.where(
+        reach >= _FARTHEST, np.float32(np.inf), reach
+    )
+
+
+def single(rows: Sequence[Row]) -> list[Row]:
+    """The rows, each slot once: while Milvus moves its segments, a row may come twice."""
+    return list({row["slot"]: row for row in rows}.values())
 
 
 def in_order(rows: Sequence[Row], slots: Slots) -> list[Row]:

@@ -73,13 +73,13 @@ class View:
         return np.array([self._places[slot] for slot in slots.tolist()], dtype=np.int64)
 
     def fetch(self, slots: Slots, fields: Sequence[str], collection: str | None = None) -> list[Row]:
-        """The rows of these slots, in no particular order."""
+        """The rows of these slots, one for each, in no particular order."""
         name = collection or self._collection
         found: list[Row] = []
         for first in range(0, len(slots), _ASKED):
             part = slots[first : first + _ASKED].tolist()
             found += self._link.query(name, f"slot in {part}", fields, stamp=self._stamp(name))
-        return found
+        return stored.single(found)
 
     def pages(self, fields: Sequence[str], collection: str | None = None) -> Iterator[list[Row]]:
         """All rows of the state, in order of their slots, a page at a time.
@@ -93,10 +93,19 @@ class View:
             if not self.state.holds(np.arange(first, last)).any():
                 continue
             within = f"slot >= {first} and slot < {last}"
-            found = self._link.query(name, within, fields, stamp=self._stamp(name))
+            found = stored.single(self._link.query(name, within, fields, stamp=self._stamp(name)))
             alive = self.state.holds(np.array([row["slot"] for row in found], dtype=np.int64))
             page = [row for row, keep in zip(found, alive, strict=True) if keep]
             yield sorted(page, key=lambda row: int(row["slot"]))
+
+    def every(self, fields: Sequence[str]) -> Iterator[list[Row]]:
+        """The pages of all candidates, and an error at the end if one was missing."""
+        count = 0
+        for page in self.pages(fields):
+            count += len(page)
+            yield page
+        if count != self.state.count:
+            raise stored.LostError(f"{self.state.count} candidates are counted, {count} are there")
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """The slots of those of `ids` that the state has."""
@@ -134,7 +143,7 @@ class View:
                 f"{why}, and {self.state.count:,} candidates are too many to be read in full (at most {WHOLE:,})"
             )
         for page in self.pages(["slot", "vector", "check"]):
-            self._meet([row for row in page if row["slot"] not in self._places])
+            self._meet(page)
         if len(self._places) != self.state.count:
             raise stored.LostError(
                 f"{self.state.count} candidates are counted, {len(self._places)} are there"
@@ -162,7 +171,11 @@ class View:
         return Scan(self.rows, query)
 
     def near(self, query: Floats, radius: float) -> Slots:
-        """Every place whose distance can be `radius` or less."""
+        """Every place whose distance can be `radius` or less.
+
+        What Milvus answers is held against what is known: candidates met before are not missing from it, and
+        each distance in it is within the bound.
+        """
         if self.complete or not self.state.index.exact:
             return self.scan(query).possible(radius)
         error = float(norm_form_error(query[None], self.state.max_norm)[0])
@@ -171,11 +184,18 @@ class View:
             return self.scan(query).possible(radius)
         # Milvus gives what is below a bound, and reads the bound as float32.
         bound = float(np.nextafter(np.float32(asked * (1 + 2.0**-20)), np.float32(np.inf)))
-        slots, _ = self._search(query[None], MOST, {"radius": bound})[0]
+        slots, said = self._search(query[None], MOST, {"radius": bound})[0]
         if len(slots) >= MOST:
             return self.scan(query).possible(radius)
+        met = np.arange(len(self._places))
         places = self.places(slots)
-        return places[distances(self.rows, places, query) <= radius * SLACK]
+        missing = np.setdiff1d(met[distances(self.rows, met, query) <= radius * SLACK], places)
+        if len(missing):
+            raise stored.LostError(f"slot {self.slots(missing)[0]} is missing from a range search")
+        true = distances(self.rows, places, query)
+        if not (np.abs(said - true**2) <= error).all():
+            return self.scan(query).possible(radius)
+        return np.unique(places[true <= radius * SLACK])
 
     def reachable(self, query: Floats, radius: float, eps: float) -> Slots:
         """Every place whose distance is `radius` or less, or more by no more than it can move within its box.
@@ -204,11 +224,12 @@ class View:
                 self.near(query, (radius + far) * SLACK),
                 self.places(np.array([row["slot"] for row in wide], dtype=np.int64)),
             )
-        slots = self.slots(near)
-        reach = {r["slot"]: r["reach"] for r in self.fetch(slots, ["slot", "reach"], collection)}
-        if len(reach) != len(slots):
-            raise stored.LostError(f"{len(slots) - len(reach)} candidates have no box for linf:{eps:g}")
-        moves = np.array([reach[slot] for slot in slots.tolist()], dtype=np.float64)
+        moves = np.empty(len(near))
+        for first in range(
+            0, len(near), _ASKED
+        ):  # Whole rows: the checksum of a reach is over all of its box.
+            part = slice(first, first + _ASKED)
+            moves[part] = self.boxes(eps, near[part])[1]
         return near[~(distances(self.rows, near, query) > (radius + moves) * SLACK)]
 
     def _nearest(self, queries: Floats, k: int, fetch: int, *, exact: bool) -> list[Found]:
@@ -218,6 +239,8 @@ class View:
         errors = norm_form_error(queries, self.state.max_norm)
         answer = []
         for query, error, (slots, near) in zip(queries, errors.tolist(), asked, strict=True):
+            slots, first = np.unique(slots, return_index=True)
+            near = near[first]
             places = self.places(slots)
             true = distances(self.rows, places, query)
             if len(places) < (fetch if exact else k):
@@ -249,7 +272,8 @@ class View:
             ask=chosen,
         )
 
-    def _meet(self, found: Sequence[Row]) -> None:
+    def _meet(self, rows: Sequence[Row]) -> None:
+        found = [row for row in stored.single(rows) if row["slot"] not in self._places]
         if not found:
             return
         vectors = stored.vectors_of(found, self.state.dim)
