@@ -51,6 +51,7 @@ def test_a_search_is_that_of_the_gallery(client, shop, opened):
     assert (answer["k"], answer["candidates"], answer["threat"]) == (7, 60, None)
     assert {hit["verdict"] for hit in answer["hits"]} == {None}
     assert answer["query"]["name"] == "q.png"
+    assert (answer["uid"], answer["generation"]) == (gallery.info.uid, gallery.info.generation)
 
 
 def test_more_hits_than_images_are_all_images(client):
@@ -127,6 +128,7 @@ def test_a_certified_search_is_that_of_the_gallery(client, shop, opened, threat)
     assert found == [(e.hit.id, e.best, e.worst, str(e.verdict)) for e in expected.hits]
     assert answer["hits"][0]["verdict"] == "CERTIFIED" or threat != "linf:1/255"
     assert answer["threat"] == str(Threat.parse(threat))
+    assert answer["uid"] == gallery.info.uid
     assert answer["examined"] == expected.examined
     assert all(hit["reason"].endswith(".") for hit in answer["hits"])
 

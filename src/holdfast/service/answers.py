@@ -108,6 +108,7 @@ class SearchAnswer(BaseModel):
 
     query: QueryState
     gallery: str
+    uid: str = Field(description="Of the gallery; another one where another took its place.")
     generation: int
     k: int
     threat: str | None
@@ -201,6 +202,7 @@ def search_answer(outcome: Outcome, query: QueryState, gallery: str) -> SearchAn
     answer = SearchAnswer(
         query=query,
         gallery=gallery,
+        uid=outcome.uid,
         generation=outcome.generation,
         k=outcome.k,
         threat=None if threat is None else str(threat),

@@ -49,6 +49,7 @@ class Outcome:
     candidates: int
     threat: Threat | None = None
     seconds: float = 0.0
+    uid: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class Served:
                     info.generation,
                     info.count,
                     seconds=seconds,
+                    uid=info.uid,
                 )
                 for hits, (_, k) in zip(found, asked, strict=True)
             ]
@@ -177,7 +179,8 @@ class Served:
                 info = gallery.info
                 most = min(k, info.count)
                 found = smoothed_search(gallery, embedder, pixels, max(1, most), eps=eps, seed=seed)
-                return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
 
         return self.use(search)
 
@@ -199,7 +202,8 @@ class Served:
                 found = certified_search(
                     gallery, self.embedder, pixels, max(1, most), limited, method=method, bounder=self.bounder
                 )
-                return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
 
         return self.use(search)
 
