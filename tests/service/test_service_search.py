@@ -59,6 +59,18 @@ def test_more_hits_than_images_are_all_images(client):
     assert len(answer["hits"]) == answer["k"] == 60
 
 
+def test_an_empty_gallery_has_no_hits(shop, tmp_path):
+    place = tmp_path / "shop.gallery"
+    place.write_bytes(shop.gallery.read_bytes())
+    with Gallery.open(place) as gallery:
+        gallery.remove(list(gallery.ids()))
+    with serving(shop, tmp_path, galleries=[str(place)]) as (client, _):
+        for fields in ({}, {"path": "search/certified", "threat": "linf:auto"}):
+            answer = ask(client, png(), **fields)
+            assert answer.status_code == 200, answer.text
+            assert (answer.json()["hits"], answer.json()["k"], answer.json()["candidates"]) == ([], 0, 0)
+
+
 def test_by_id_and_by_digest_of_an_earlier_upload(client, shop):
     first = ask(client, shop.picture(3), k=2).json()
     own = first["hits"][0]["id"]

@@ -35,6 +35,8 @@ T = TypeVar("T")
 Pixels = NDArray[np.uint8]
 METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
 LISTED = 20_000
+NONE = Hits("query", ())
+"""What is found in an empty gallery."""
 AGAIN = 1.0
 """Seconds for which a gallery that could not be opened is not tried again."""
 
@@ -150,7 +152,8 @@ class Served:
         def search(gallery: AnyGallery) -> list[Outcome]:
             with gallery.snapshot():
                 info = gallery.info
-                found = gallery.search(vectors, max(k for _, k in asked))
+                most = max(k for _, k in asked)
+                found = gallery.search(vectors, most) if info.count else [NONE] * len(asked)
             seconds = time.perf_counter() - start
             return [
                 Outcome(
@@ -177,6 +180,8 @@ class Served:
         def search(gallery: AnyGallery) -> Outcome:
             with gallery.snapshot():
                 info = gallery.info
+                if not info.count:
+                    return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
                 most = min(k, info.count)
                 found = smoothed_search(gallery, embedder, pixels, max(1, most), eps=eps, seed=seed)
                 seconds = time.perf_counter() - start
@@ -197,6 +202,8 @@ class Served:
             with gallery.snapshot():
                 info = gallery.info
                 self.check_threat(info, threat, method, seed)
+                if not info.count:
+                    return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
                 most = min(k, info.count)
                 limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
                 found = certified_search(
