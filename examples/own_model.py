@@ -19,7 +19,7 @@ from torch import nn
 import holdfast
 from holdfast.data import read_image
 from holdfast.gallery.certified import certified_search
-from holdfast.threat import Threat
+from holdfast.threat import Threat, floored
 
 
 def main(folder: str, photo: str) -> None:
@@ -37,7 +37,7 @@ def main(folder: str, photo: str) -> None:
         for entry in certified_search(
             gallery, embedder, pixels, min(5, len(gallery)), Threat.parse("linf:auto")
         ).hits:
-            size = f"stays up to eps {entry.eps:.4f}" if entry.eps >= 0 else "not proven"
+            size = f"stays up to eps {floored(entry.eps)}" if entry.eps >= 0 else "not proven"
             print(f"{entry.hit.rank}  {entry.hit.id}  {entry.hit.distance:.4f}  {size}")
 
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.threat import Threat
+from holdfast.threat import Threat, floored
 
 
 @pytest.mark.parametrize(
@@ -41,3 +45,19 @@ def test_what_is_not_a_threat_is_one_line(text, says):
     with pytest.raises(ConfigError, match=says.replace("(", ".")) as error:
         Threat.parse(text)
     assert "\n" not in str(error.value)
+
+
+@given(st.floats(min_value=-1e300, max_value=1e300), st.integers(0, 12))
+def test_what_is_shown_of_a_proof_is_never_more_than_was_proved(value, digits):
+    text = floored(value, digits)
+    exact = Fraction(value)
+    assert Fraction(text) <= exact < Fraction(text) + Fraction(1, 10**digits)
+    assert float(text) <= value
+    assert len(text.partition(".")[2]) == digits
+
+
+def test_a_size_between_two_decimals_is_shown_as_the_smaller_one():
+    assert floored(0.00537109375) == "0.0053"
+    assert floored(0.1, 1) == "0.1"
+    assert floored(0.99999) == "0.9999"
+    assert floored(0.0) == "0.0000"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Literal, get_args
 
 from holdfast.errors import ConfigError
@@ -65,3 +66,9 @@ def parse_eps(text: str) -> float:
         return float(above) / float(below) if slash else float(text)
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"eps is a number or a fraction such as 8/255, not '{text}'") from None
+
+
+def floored(value: float, digits: int = 4) -> str:
+    """The largest decimal of so many digits that is not above `value`: a proof is never shown longer than it is."""
+    exact = Context(prec=400, rounding=ROUND_FLOOR)
+    return f"{Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), context=exact):f}"

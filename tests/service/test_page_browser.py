@@ -348,6 +348,70 @@ def test_altered_candidates_and_smoothed_galleries(visit, shop):
     expect(page.locator("#size-label")).to_contain_text("ℓ2")
 
 
+def test_sizes_are_shown_as_they_are_asked_and_never_rounded_up(visit, shop):
+    page = visit()
+    shown = page.evaluate(
+        """async () => {
+            const { provenText, sizeText, threatText } = await import("./static/words.js");
+            const slider = Array.from({ length: 5100 }, (_, n) => n / 1000);
+            const exact = (n) => sizeText("linf", n / 255) === `${n}/255` && sizeText("l2", n) === `${n}`;
+            const wrong = slider.filter((n) => !exact(n));
+            const some = Array.from({ length: 2000 }, (_, n) => (n + 0.5) / 7919);
+            for (const text of [sizeText, provenText]) {
+                for (const eps of some) {
+                    const units = text("linf", eps).split("/")[0];
+                    if (Number(units.replace("<0.01", "0")) / 255 > eps) wrong.push(["linf", eps]);
+                    if (Number(text("l2", eps).replace("<0.001", "0")) > eps) wrong.push(["l2", eps]);
+                }
+            }
+            return [wrong, sizeText("l2", 0.1075), provenText("l2", 0.00537109375), sizeText("linf", 0.00537109375),
+                threatText({ who: "candidates", norm: "linf", most: "3" }, 2 / 255)];
+        }"""
+    )
+    assert shown == [[], "0.1075", "0.005", "1.369/255", "candidates:linf:2/255:m=3"]
+
+
+def test_the_slider_for_altered_candidates_ends_at_their_boxes(visit, shop):
+    page = visit()
+    searched(page, shop)
+    page.locator("#who label", has_text="the candidates").click()
+    page.locator("#size").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#size-value")).to_have_text("2.55/255")
+    expect(page).to_have_url(re.compile("threat=candidates:linf:2.55/255"), timeout=SOON)
+    settled(page)
+    expect(page.locator(".fact.stale")).to_have_count(0, timeout=SOON)
+
+
+def test_proofs_of_another_threat_are_dropped_at_once(visit, shop):
+    page = visit()
+    searched(page, shop)
+    page.locator("#size").evaluate("slider => { slider.value = 0; slider.dispatchEvent(new Event('input')) }")
+    assert page.locator(".card.certified").count() > 0
+    held: list[Any] = []
+    page.route("**/api/v1/search/certified", lambda route: held.append(route))
+    page.evaluate(
+        """() => {
+            document.querySelector("#who input[value=candidates]").click();
+            const slider = document.getElementById("size");
+            for (const name of ["input", "change"]) slider.dispatchEvent(new Event(name));
+        }"""
+    )
+    assert page.locator(".card.certified").count() == 0
+    while not held:
+        page.wait_for_timeout(20)
+    assert page.locator(".card.certified").count() == 0
+    page.evaluate(
+        """() => {
+            document.querySelector("#who input[value=query]").click();
+            document.getElementById("size").dispatchEvent(new Event("change"));
+        }"""
+    )
+    page.unroute("**/api/v1/search/certified")
+    settled(page)
+    expect(page.locator(".card").first).to_contain_text("proven to")
+
+
 def test_everything_works_by_keyboard(visit, shop):
     page = visit()
     page.on("filechooser", lambda chooser: chooser.set_files(shop.photo))
@@ -461,7 +525,9 @@ def test_what_goes_wrong_is_said(visit, shop, tmp_path):
     broken.write_bytes(shop.photo.read_bytes()[:200])
     page.set_input_files("#file", broken)
     expect(page.locator("#problem")).to_be_visible()
-    expect(page.locator("#problem p")).to_have_text("broken.png: Truncated.")
+    expect(page.locator("#problem p")).to_have_text(
+        "broken.png: The picture is cut short: send the whole file."
+    )
     expect(page.locator("#found")).to_be_hidden()
     lost = visit(f"{shop.address}#gallery=proved&query={'0' * 32}&k=5", expected=("404",))
     expect(lost.locator("#problem")).to_contain_text("send it again.")

@@ -51,11 +51,24 @@ def test_a_search_is_that_of_the_gallery(client, shop, opened):
     assert (answer["k"], answer["candidates"], answer["threat"]) == (7, 60, None)
     assert {hit["verdict"] for hit in answer["hits"]} == {None}
     assert answer["query"]["name"] == "q.png"
+    assert (answer["uid"], answer["generation"]) == (gallery.info.uid, gallery.info.generation)
 
 
 def test_more_hits_than_images_are_all_images(client):
     answer = ask(client, png(), k=1000).json()
     assert len(answer["hits"]) == answer["k"] == 60
+
+
+def test_an_empty_gallery_has_no_hits(shop, tmp_path):
+    place = tmp_path / "shop.gallery"
+    place.write_bytes(shop.gallery.read_bytes())
+    with Gallery.open(place) as gallery:
+        gallery.remove(list(gallery.ids()))
+    with serving(shop, tmp_path, galleries=[str(place)]) as (client, _):
+        for fields in ({}, {"path": "search/certified", "threat": "linf:auto"}):
+            answer = ask(client, png(), **fields)
+            assert answer.status_code == 200, answer.text
+            assert (answer.json()["hits"], answer.json()["k"], answer.json()["candidates"]) == ([], 0, 0)
 
 
 def test_by_id_and_by_digest_of_an_earlier_upload(client, shop):
@@ -127,6 +140,7 @@ def test_a_certified_search_is_that_of_the_gallery(client, shop, opened, threat)
     assert found == [(e.hit.id, e.best, e.worst, str(e.verdict)) for e in expected.hits]
     assert answer["hits"][0]["verdict"] == "CERTIFIED" or threat != "linf:1/255"
     assert answer["threat"] == str(Threat.parse(threat))
+    assert answer["uid"] == gallery.info.uid
     assert answer["examined"] == expected.examined
     assert all(hit["reason"].endswith(".") for hit in answer["hits"])
 

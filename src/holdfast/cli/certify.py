@@ -268,6 +268,8 @@ def print_smoothed(done: SmoothedCertification, title: str) -> None:
 
 def print_curve(curve: Curve, title: str) -> None:
     """Certified hit rate against eps for each K, beside the clean one, and how far half of the proofs reach."""
+    from holdfast.threat import floored
+
     sizes = curve.table[0].eps
     print_table(
         ["K", "clean", *(f"eps {eps:g}" for eps in sizes), "median largest eps"],
@@ -276,7 +278,7 @@ def print_curve(curve: Curve, title: str) -> None:
                 str(line.k),
                 number(line.clean),
                 *(number(rate) for rate in line.certified),
-                "none" if line.median < 0 else f"{line.median:.4f}",
+                "none" if line.median < 0 else floored(line.median),
             ]
             for line in curve.table
         ],

@@ -192,13 +192,15 @@ def _smoothed(
 
 def print_smoothed_hits(result: SmoothedHits) -> None:
     """The hits of one query by noisy copies, with their radii, or why there is none."""
+    from holdfast.threat import floored
+
     rows = [
         [
             str(entry.hit.rank),
             entry.hit.id,
             entry.hit.label or "",
             f"{entry.hit.distance:.4f}",
-            f"{entry.radius:.4f}" if entry.radius > 0 else "none",
+            floored(entry.radius) if entry.radius > 0 else "none",
             str(entry.verdict),
             entry.reason,
         ]
@@ -209,7 +211,7 @@ def print_smoothed_hits(result: SmoothedHits) -> None:
     asked = "" if result.eps is None else f", asked for l2:{result.eps:g}"
     print_table(columns, rows, title=f"{result.query}, smoothed by noise of {result.sigma:g}{asked}")
     if result.label is not None:
-        held = f"to l2 {result.label_radius:.4f}" if result.label_radius > 0 else "not settled"
+        held = f"to l2 {floored(result.label_radius)}" if result.label_radius > 0 else "not settled"
         print(f"the nearest stays one of '{result.label}': {held}")
     print(
         f"{result.samples:,} samples (seed {result.seed}); all of this is wrong with probability at most "
@@ -219,6 +221,8 @@ def print_smoothed_hits(result: SmoothedHits) -> None:
 
 def print_proved(result: CertifiedHits) -> None:
     """The hits of one query with their rank intervals and verdicts."""
+    from holdfast.threat import floored
+
     auto = result.threat.eps is None
     rows = [
         [
@@ -229,7 +233,7 @@ def print_proved(result: CertifiedHits) -> None:
             f"{entry.best}–{entry.worst}",
             "yes" if entry.verdict == "CERTIFIED" else "not proven",
             entry.verdict,
-            *([f"{entry.eps:.4f}" if entry.eps >= 0 else "none"] if auto else []),
+            *([floored(entry.eps) if entry.eps >= 0 else "none"] if auto else []),
         ]
         for entry in result.hits
     ]

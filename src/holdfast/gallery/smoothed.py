@@ -35,6 +35,7 @@ from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.values import EmbedderInfo, Hit, Hits
 from holdfast.models import AnyEmbedder, Embedder, Foreign, Smoothed, to_unit
 from holdfast.progress import bar
+from holdfast.threat import floored
 
 Array = NDArray[np.float64]
 NEAR = 2048
@@ -257,7 +258,7 @@ class _Question:
                 reason = f"not among the first {self.listed} by the samples that choose what is asked"
             elif radius <= wanted:
                 samples = next((self.n * t for t in FORECASTS if settles(place, t)), None)
-                close = "too close to call" if radius <= 0 else f"proved to {radius:.4f} only"
+                close = "too close to call" if radius <= 0 else f"proved to {floored(radius)} only"
                 reason = f"{close} with {self.n:,} samples; " + (
                     f"about {samples:,} would settle it"
                     if samples

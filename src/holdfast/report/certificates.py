@@ -10,7 +10,7 @@ from holdfast.evaluate.certify import Certification
 from holdfast.evaluate.curve import Curve, proofs, shown_k
 from holdfast.report import figures
 from holdfast.report.page import Picture, in_words, provenance
-from holdfast.threat import Threat
+from holdfast.threat import Threat, floored
 
 METHODS = {
     "paper": "distance bounds of the paper (Eq. 17, 18)",
@@ -131,4 +131,4 @@ def _sheet(rows: Rows, pictures: dict[str, bytes], k: int, at: int) -> list[dict
 
 
 def _eps(value: float) -> str:
-    return "no ε" if value < 0 else f"ε\N{NO-BREAK SPACE}{value:.3f}"
+    return "no ε" if value < 0 else f"ε\N{NO-BREAK SPACE}{floored(value, 3)}"

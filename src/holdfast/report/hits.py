@@ -9,7 +9,7 @@ from holdfast.gallery import Hit, Hits
 from holdfast.gallery.certified import CertifiedHit, CertifiedHits
 from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
 from holdfast.report.page import Picture, in_words, render
-from holdfast.threat import Threat
+from holdfast.threat import Threat, floored
 
 
 def hits_page(
@@ -50,7 +50,7 @@ def _plain(
 def _certified(entry: CertifiedHit, threat: Threat, picture: Callable[[str | None], bytes | None]) -> Picture:
     more = [f"rank {entry.best}–{entry.worst}", str(entry.verdict)]
     if threat.eps is None:
-        more.append(f"to ε {entry.eps:.4f}" if entry.eps >= 0 else "to no ε")
+        more.append(f"to ε {floored(entry.eps)}" if entry.eps >= 0 else "to no ε")
     kind = "certified" if entry.verdict == Verdict.CERTIFIED else "hit"
     return _plain(kind, entry.hit, more, picture)
 
@@ -58,7 +58,7 @@ def _certified(entry: CertifiedHit, threat: Threat, picture: Callable[[str | Non
 def _smoothed(entry: SmoothedHit, picture: Callable[[str | None], bytes | None]) -> Picture:
     more = [str(entry.verdict)]
     if entry.radius > 0:
-        more.append(f"to ℓ2 {entry.radius:.4f} (ℓ∞ {entry.pixel:.5f})")
+        more.append(f"to ℓ2 {floored(entry.radius)} (ℓ∞ {floored(entry.pixel, 5)})")
     kind = "certified" if entry.verdict == Verdict.CERTIFIED else "hit"
     return _plain(kind, entry.hit, [*more, *([entry.reason] if entry.reason else [])], picture)
 
@@ -72,7 +72,7 @@ def _smoothed_meaning(found: SmoothedHits) -> list[str]:
         f"among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about one query together "
         f"are wrong with probability at most {found.alpha:g}.",
         *(
-            [f"The nearest stays one of '{found.label}' to ℓ2 {found.label_radius:.4f}."]
+            [f"The nearest stays one of '{found.label}' to ℓ2 {floored(found.label_radius)}."]
             if found.label is not None and found.label_radius > 0
             else []
         ),

@@ -14,7 +14,7 @@ from holdfast.gallery.certified import CertifiedHit, CertifiedHits
 from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
 from holdfast.report.page import in_words
 from holdfast.service.engine import Outcome
-from holdfast.threat import Threat
+from holdfast.threat import Threat, floored
 
 API = "/api/v1"
 
@@ -108,6 +108,7 @@ class SearchAnswer(BaseModel):
 
     query: QueryState
     gallery: str
+    uid: str = Field(description="Of the gallery; another one where another took its place.")
     generation: int
     k: int
     threat: str | None
@@ -201,6 +202,7 @@ def search_answer(outcome: Outcome, query: QueryState, gallery: str) -> SearchAn
     answer = SearchAnswer(
         query=query,
         gallery=gallery,
+        uid=outcome.uid,
         generation=outcome.generation,
         k=outcome.k,
         threat=None if threat is None else str(threat),
@@ -235,10 +237,10 @@ def _certified(entry: CertifiedHit, threat: Threat, k: int, gallery: str) -> Hit
     hit = _plain(entry.hit, gallery)
     hit.best, hit.worst, hit.verdict = entry.best, entry.worst, entry.verdict
     hit.eps = entry.eps if entry.eps >= 0 else None
-    size = threat.size if threat.eps is not None else "" if hit.eps is None else f"{hit.eps:.4f}"
     if entry.verdict == Verdict.CERTIFIED:
+        size = (threat.eps is not None and threat.size) or floored(entry.eps)
         hit.reason = (
-            f"However {in_words(threat)} is altered by up to {size or f'{hit.eps:g}'} in each pixel, "
+            f"However {in_words(threat)} is altered by up to {size} in each pixel, "
             f"this stays among the first {k}."
         )
     elif threat.eps is None:
@@ -261,7 +263,7 @@ def _smoothed(entry: SmoothedHit, found: SmoothedHits, asked: bool, gallery: str
     hit.eps = found.eps
     if entry.verdict == Verdict.CERTIFIED:
         hit.reason = (
-            f"However the query is altered by less than {entry.radius:.4f} in l2, this stays among the first "
+            f"However the query is altered by less than {floored(entry.radius)} in l2, this stays among the first "
             f"{len(found.hits)}, up to the probability alpha."
         )
     else:

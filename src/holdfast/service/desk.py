@@ -12,7 +12,7 @@ from threading import Lock
 from holdfast.certify import Method
 from holdfast.data import decode
 from holdfast.deadline import Deadline
-from holdfast.errors import OutOfTimeError
+from holdfast.errors import ImageError, OutOfTimeError
 from holdfast.gallery import Hits, Item
 from holdfast.gallery.indexing import stored_image
 from holdfast.models import Smoothed
@@ -26,6 +26,11 @@ from holdfast.service.pictures import QueryStore, digest_of, shown
 from holdfast.service.problems import NotThereError, UnavailableError
 from holdfast.threat import Threat
 
+_UNREADABLE = {
+    "truncated": "the picture is cut short: send the whole file",
+    "damaged or truncated header": "the picture's beginning is damaged or cut short: send the whole file",
+}
+"""What a sender is told of what the decoder says in a word."""
 SHOWN = 512
 """Small pictures that are kept in memory."""
 
@@ -88,7 +93,10 @@ class Desk:
         """An uploaded picture, kept so that it can be shown again."""
 
         def read() -> Query:
-            pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
+            try:
+                pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
+            except ImageError as error:
+                raise ImageError(_UNREADABLE.get(str(error), str(error))) from error
             return Query(pixels, name, self.store.keep(content), content=content)
 
         return await self.uploads.run(deadline, read)

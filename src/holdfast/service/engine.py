@@ -35,6 +35,8 @@ T = TypeVar("T")
 Pixels = NDArray[np.uint8]
 METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
 LISTED = 20_000
+NONE = Hits("query", ())
+"""What is found in an empty gallery."""
 AGAIN = 1.0
 """Seconds for which a gallery that could not be opened is not tried again."""
 
@@ -49,6 +51,7 @@ class Outcome:
     candidates: int
     threat: Threat | None = None
     seconds: float = 0.0
+    uid: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ class Served:
         def search(gallery: AnyGallery) -> list[Outcome]:
             with gallery.snapshot():
                 info = gallery.info
-                found = gallery.search(vectors, max(k for _, k in asked))
+                most = max(k for _, k in asked)
+                found = gallery.search(vectors, most) if info.count else [NONE] * len(asked)
             seconds = time.perf_counter() - start
             return [
                 Outcome(
@@ -158,6 +162,7 @@ class Served:
                     info.generation,
                     info.count,
                     seconds=seconds,
+                    uid=info.uid,
                 )
                 for hits, (_, k) in zip(found, asked, strict=True)
             ]
@@ -175,9 +180,12 @@ class Served:
         def search(gallery: AnyGallery) -> Outcome:
             with gallery.snapshot():
                 info = gallery.info
+                if not info.count:
+                    return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
                 most = min(k, info.count)
                 found = smoothed_search(gallery, embedder, pixels, max(1, most), eps=eps, seed=seed)
-                return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
 
         return self.use(search)
 
@@ -194,12 +202,15 @@ class Served:
             with gallery.snapshot():
                 info = gallery.info
                 self.check_threat(info, threat, method, seed)
+                if not info.count:
+                    return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
                 most = min(k, info.count)
                 limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
                 found = certified_search(
                     gallery, self.embedder, pixels, max(1, most), limited, method=method, bounder=self.bounder
                 )
-                return Outcome(found, most, info.generation, info.count, threat, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
 
         return self.use(search)
 

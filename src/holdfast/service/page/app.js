@@ -7,7 +7,7 @@ import { Column } from "./column.js";
 import { Dial } from "./dial.js";
 import { by, el } from "./dom.js";
 import * as link from "./link.js";
-import { GOALS, METHOD, WHO, count, sizeText, threatText } from "./words.js";
+import { GOALS, METHOD, WHO, count, threatText } from "./words.js";
 
 const FEW = 12;
 const SETTLE = 250;
@@ -17,15 +17,18 @@ const dial = new Dial();
 let running = null;
 let attacking = null;
 let settling = 0;
+let owed = false;
 let ready = null;
 
-const asked = () => ({ threat: state.threat, eps: dial.eps, max: dial.max, method: by("method").value });
+const asked = () => ({ threat: { ...state.threat }, eps: dial.eps, max: dial.max, method: by("method").value });
 const named = (name) => state.status.galleries.find((gallery) => gallery.name === name) ?? null;
 const say = (text) => { by("live").textContent = text; };
 
 // ---- asking
 
 async function run({ keepLink = false } = {}) {
+  clearTimeout(settling);
+  owed = true;
   running?.abort();
   attacking?.abort();
   const { signal } = (running = new AbortController());
@@ -72,8 +75,10 @@ async function guarded(column, work) {
 
 async function prove(signal) {
   for (const column of state.columns) {
+    if (!column.plain) await guarded(column, () => column.search(state.query, column.k, signal));
     if (!column.proof) await guarded(column, () => column.certify(state.query, asked(), signal));
   }
+  owed = false;
   scale();
   refresh();
   await measure(signal);
@@ -92,14 +97,20 @@ async function measure(signal) {
 // After the slider, who is altered or the method has changed: the hits stay, the proofs are asked again.
 function settle({ again = false } = {}) {
   clearTimeout(settling);
+  const searched = () => state.query && state.columns[0]?.plain;
+  // At once: what is proven of another threat, or is still on its way, is not shown for this one.
+  if (again && searched()) {
+    running?.abort();
+    for (const column of state.columns) column.forget();
+    owed = true;
+  }
   settling = setTimeout(async () => {
-    if (!state.query || !state.columns[0]?.plain) return;
+    if (!searched()) return;
     running?.abort();
     const { signal } = (running = new AbortController());
-    if (again) for (const column of state.columns) column.forget();
     refresh();
     try {
-      await (again ? prove(signal) : measure(signal));
+      await (owed ? prove(signal) : measure(signal));
       offerAttack();
     } catch (problem) {
       if (!signal.aborted) fail(problem);
@@ -118,7 +129,7 @@ function refresh() {
     holder.replaceChildren(...shown);
   }
   dial.render(state.columns, state.threat);
-  if (!by("strength").dataset.own) by("strength").value = String(Number((dial.eps / dial.unit).toFixed(3)));
+  if (!by("strength").dataset.own) by("strength").value = String(Number((dial.eps * dial.per).toFixed(4)));
 }
 
 function showQuery() {
@@ -296,7 +307,7 @@ async function attack(event) {
     return;
   }
   const { signal } = (attacking = new AbortController());
-  const eps = Number(by("strength").value) * dial.unit;
+  const eps = Number(by("strength").value) / dial.per;
   const go = by("attack-go");
   go.textContent = "Stop";
   by("attacked").setAttribute("aria-busy", "true");

@@ -69,8 +69,9 @@ export class Column {
   }
 
   take(answer) {
-    // The gallery may have been written to in between: what was proven of its earlier state is dropped.
-    if (this.plain && this.plain.generation !== answer.generation) this.forget();
+    // The gallery may have been written to or replaced in between: what was proven of its earlier state is dropped.
+    const before = this.plain;
+    if (before && (before.uid !== answer.uid || before.generation !== answer.generation)) this.forget();
     this.plain = answer;
     this.hits = answer.hits;
   }

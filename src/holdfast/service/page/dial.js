@@ -2,11 +2,11 @@
 
 import { drawCurve } from "./charts.js";
 import { by } from "./dom.js";
-import { count, sizeText } from "./words.js";
+import { PER, count, floored, sizeText } from "./words.js";
 
 const SCALES = {
-  linf: { unit: 1 / 255, ends: [[4, 0.05], [8, 0.1], [12, 0.1], [16, 0.1], [24, 0.25], [32, 0.25], [48, 0.5], [64, 0.5], [128, 1], [255, 1]], start: 2 },
-  l2: { unit: 1, ends: [[0.1, 0.001], [0.25, 0.0025], [0.5, 0.005], [1, 0.01], [2, 0.02], [4, 0.05], [8, 0.1], [16, 0.1], [64, 0.5]], start: 0.05 },
+  linf: { ends: [[4, 0.05], [8, 0.1], [12, 0.1], [16, 0.1], [24, 0.25], [32, 0.25], [48, 0.5], [64, 0.5], [128, 1], [255, 1]], start: 2 },
+  l2: { ends: [[0.1, 0.001], [0.25, 0.0025], [0.5, 0.005], [1, 0.01], [2, 0.02], [4, 0.05], [8, 0.1], [16, 0.1], [64, 0.5]], start: 0.05 },
 };
 
 export class Dial {
@@ -16,22 +16,22 @@ export class Dial {
     this.eps = 2 / 255;
   }
 
-  get unit() {
-    return SCALES[this.norm].unit;
+  get per() {
+    return PER[this.norm];
   }
 
   get eps() {
-    return Number(this.input.value) * this.unit;
+    return Number(this.input.value) / this.per;
   }
 
   set eps(value) {
-    const units = value / this.unit;
+    const units = value * this.per;
     if (units > Number(this.input.max)) this.fit(value);
     this.input.value = String(units);
   }
 
   get max() {
-    return Number(this.input.max) * this.unit;
+    return Number(this.input.max) / this.per;
   }
 
   use(norm) {
@@ -45,16 +45,20 @@ export class Dial {
   limit(end, step = null) {
     this.input.max = String(end);
     this.input.step = String(step ?? SCALES[this.norm].ends.find(([most]) => most >= end)?.[1] ?? 1);
-    by("size-max").textContent = sizeText(this.norm, end * this.unit);
+    by("size-max").textContent = sizeText(this.norm, end / this.per);
   }
 
   // As long as it must be to show where the proofs end, and no longer.
   fit(farthest, most = Infinity) {
     if (most < Infinity) {
-      this.limit(most / this.unit, most / this.unit / 100);
+      // Boxes of candidates are kept for one eps, and nothing above it is certified: never a hair more than that.
+      const end = Math.round(floored(this.norm, most, 1000) * 1000);
+      let step = Math.max(1, Math.floor(end / 100));
+      while (end % step) step -= 1;
+      this.limit(end / 1000, step / 1000);
       return;
     }
-    const wanted = Math.max(farthest * 1.08, this.eps) / this.unit;
+    const wanted = Math.max(farthest * 1.08, this.eps) * this.per;
     const [end, step] = SCALES[this.norm].ends.find(([last]) => last >= wanted) ?? SCALES[this.norm].ends.at(-1);
     this.limit(end, step);
   }

@@ -1,27 +1,31 @@
 // What the page says: sizes, threats and verdicts in plain words.
 
-const short = (value, digits) => String(Number(value.toFixed(digits)));
+// How many units of the slider make an eps of 1: steps of an 8-bit pixel, or lengths as they are.
+export const PER = { linf: 255, l2: 1 };
+
+// The largest decimal of so many parts, in units, that is no larger than eps when it is read again.
+export function floored(norm, eps, parts) {
+  let steps = Math.round(eps * PER[norm] * parts);
+  while (steps / parts / PER[norm] > eps) steps -= 1;
+  return steps / parts;
+}
 
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 
-// An eps is shown in steps of an 8-bit pixel, a radius as it is.
-export const sizeText = (norm, eps) => (norm === "linf" ? `${short(eps * 255, 2)}/255` : short(eps, 3));
+// What the slider says, and what is asked of the server: as fine as any of its steps.
+export const sizeText = (norm, eps) => (norm === "linf" ? `${floored(norm, eps, 1000)}/255` : String(floored(norm, eps, 10000)));
 
 // What is proven is never rounded up.
 export function provenText(norm, eps) {
-  const units = norm === "linf" ? eps * 255 : eps;
-  const parts = norm === "linf" ? (units < 10 ? 100 : 10) : 1000;
-  const floor = Math.floor(units * parts + 1e-9) / parts;
-  const text = floor === 0 && units > 0 ? `<${1 / parts}` : String(floor);
+  const parts = norm === "linf" ? (eps < 10 / 255 ? 100 : 10) : 1000;
+  const floor = floored(norm, eps, parts);
+  const text = floor === 0 && eps > 0 ? `<${1 / parts}` : String(floor);
   return norm === "linf" ? `${text}/255` : text;
 }
 
 export function threatText({ who, norm, most }, eps) {
-  let size = norm === "linf" ? `${short(eps * 255, 3)}/255` : short(eps, 4);
-  // Boxes of candidates are kept for one eps, and nothing above it is certified: never a hair more than that.
-  if (who !== "query") size = String(Math.floor(eps * 1e6 + 1e-6) / 1e6);
   const limit = who === "candidates" && most ? `:m=${most}` : "";
-  return `${who === "query" && norm === "l2" ? "" : `${who}:`}${norm}:${size}${limit}`;
+  return `${who === "query" && norm === "l2" ? "" : `${who}:`}${norm}:${sizeText(norm, eps)}${limit}`;
 }
 
 export function threatSentence({ who, norm, most }, eps) {
