@@ -108,7 +108,13 @@ class Served:
         return text.replace(str(Path(self.where)), f"gallery '{self.name}'")
 
     def info(self) -> GalleryInfo:
-        self.known = self.use(lambda gallery: gallery.info)
+        """What the gallery says of itself; one that a search would not read does not answer here either."""
+
+        def ask(gallery: AnyGallery) -> GalleryInfo:
+            with gallery.snapshot():
+                return gallery.info
+
+        self.known = self.use(ask)
         return self.known
 
     def last_info(self) -> tuple[GalleryInfo, bool]:
@@ -243,12 +249,19 @@ class Served:
     def _current(self, suspect: AnyGallery | None = None) -> AnyGallery:
         """The open gallery; opened again where another file is in its place.
 
-        A `suspect` failed: it is also asked whether its file holds another gallery now.
+        A `suspect` failed: it is also asked whether its file holds another gallery now. A file that was put over
+        one with a log is left alone: SQLite knows a log by its name, and would write the old one's into it.
         """
         with self._lock:
-            same = self._file == _file(self.where)
+            there = _file(self.where)
+            same = self._file == there
             if same and (suspect is None or self._gallery is not suspect or not _other(suspect)):
                 return self._gallery
+            if not same and there is not None and Path(f"{self.where}-wal").exists():
+                raise GalleryError(
+                    f"{self.where} was replaced while in use; stop the service, remove the files beside it that end "
+                    "in -wal and -shm, start it again, and use 'holdfast gallery replace' from then on"
+                )
             if self._failed is not None and time.monotonic() - self._failed[0] < AGAIN:
                 raise self._failed[1]
             try:
@@ -256,9 +269,10 @@ class Served:
             except GalleryError as error:
                 self._failed = (time.monotonic(), error)
                 raise
-            self._gallery.close()
+            old = self._gallery
             self._file, self._gallery, self._failed = file, fresh, None
-            return fresh
+        old.close()  # Maybe long, until its last write has ended: nobody else waits for that.
+        return fresh
 
     def _opened(self) -> AnyGallery:
         opened = open_gallery(self.where, readonly=not self.writable)
