@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from serving import ask, png, problem, serving
 
-from holdfast.errors import StorageError
+from holdfast.deadline import Deadline, running
+from holdfast.errors import OutOfTimeError, StorageError
 from holdfast.gallery import Gallery
 from holdfast.service import writing
 
@@ -89,3 +90,18 @@ def test_a_write_that_fails_leaves_nothing(writable, monkeypatch):
     monkeypatch.setattr(writing, "atomic_write", fails)
     problem(ask(client, png(), path="items", id="x"), 503, "the disk is full")
     problem(client.get("/api/v1/items/x"), 404, "no item")
+
+
+def test_a_write_that_was_answered_as_stopped_is_not_kept(own_shop):
+    with Gallery.open(own_shop.gallery) as gallery:
+        deadline = Deadline(60)
+        with pytest.raises(OutOfTimeError), running(deadline), gallery._store.write():
+            gallery._store.connection.execute("UPDATE meta SET generation = generation + 1")
+            deadline.cancel()
+        assert gallery.info.generation == generation_of(own_shop)
+        assert gallery.remove([next(iter(gallery.ids()))]) == 1
+
+
+def generation_of(shop):
+    with Gallery.open(shop.gallery, readonly=True) as gallery:
+        return gallery.info.generation
