@@ -328,5 +328,5 @@ def test_a_jpeg_of_very_many_scans_is_refused_at_once():
     content = buffer.getvalue()
     assert decode(content, None).shape == (3, 64, 64)
     last = content.rindex(b"\xff\xda")
-    with pytest.raises(ImageError, match="^damaged: too many scans$"):
+    with pytest.raises(ImageError, match="damaged: too many scans"):
         decode(content[:-2] + content[last:-2] * 100 + content[-2:], None)
