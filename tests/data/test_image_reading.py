@@ -320,3 +320,13 @@ def test_webp_is_read_in_a_process_that_never_wrote_one(tmp_path: Path) -> None:
         [sys.executable, "-c", program, tmp_path / "x.webp"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "(3, 7, 9)"
+
+
+def test_a_jpeg_of_very_many_scans_is_refused_at_once():
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), (90, 20, 200)).save(buffer, "JPEG", progressive=True)
+    content = buffer.getvalue()
+    assert decode(content, None).shape == (3, 64, 64)
+    last = content.rindex(b"\xff\xda")
+    with pytest.raises(ImageError, match="damaged: too many scans"):
+        decode(content[:-2] + content[last:-2] * 100 + content[-2:], None)

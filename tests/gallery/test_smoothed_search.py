@@ -230,3 +230,13 @@ def test_a_long_list_takes_little_memory(turning, tmp_path, monkeypatch):
     start = float(pixels(0.26)[0, 0, 0] / 255 * 4)
     for entry in found.hits:
         assert entry.radius <= turns(angles, start, int(entry.hit.id[1:]), 10)
+
+
+def test_a_list_that_no_memory_holds_is_refused_before_any_sample(turning, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "MOST_LISTED", 8)
+    gallery, wrapped = make(tmp_path / "g", turning, np.linspace(0.0, 1.0, 12))
+    with gallery:
+        assert len(smoothed_search(gallery, wrapped, pixels(0.5), 4).hits) == 4
+        monkeypatch.setattr(type(wrapped), "sample", None)
+        with pytest.raises(ConfigError, match="k is at most 4 in a smoothed gallery of this size, not 5"):
+            smoothed_search(gallery, wrapped, pixels(0.5), 5)

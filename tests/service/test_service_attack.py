@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 from serving import ask, png, problem, serving
 
+from holdfast.certify import Verdict
 from holdfast.data import decode
+from holdfast.gallery import Gallery, Hit
 from holdfast.gallery.made_by import open_with_embedder
+from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
+from holdfast.service import attacking
 from holdfast.service.attacking import ranks_of
+from holdfast.service.engine import Engine, Outcome
 from holdfast.service.limits import Limits
+from holdfast.threat import Threat
 
 
 def pixels_of(url):
@@ -148,3 +154,34 @@ def test_an_attack_for_someone_who_has_gone_stops(shop, tmp_path):
                 break
             time.sleep(0.02)
         assert desk.attacks.gate.inside == 0
+
+
+def test_what_others_remove_meanwhile_breaks_no_certificate(own_shop, monkeypatch):
+    engine = Engine.open([str(own_shop.gallery)], [own_shop.model])
+    served, found = engine.get(None), []
+
+    def altered(served, wish, pixels, threat, steps):
+        with Gallery.open(own_shop.gallery) as gallery:
+            gallery.remove(found[:1])
+        return pixels
+
+    pixels = decode(own_shop.picture(), served.embedder.spec)
+    before = served.certified(pixels, 3, Threat.parse("linf:0"))
+    found += [entry.hit.id for entry in before.found.hits if entry.verdict == Verdict.CERTIFIED]
+    monkeypatch.setattr(attacking, "_altered", altered)
+    done = attacking.attack(served, pixels, 3, Threat.parse("linf:0"), "shift")
+    assert found
+    assert done.held
+    assert {move.before for move in done.moves} == {1, 2, 3}
+    assert all(move.before == move.after for move in done.moves)
+    assert served.info().count == 59
+    engine.close()
+
+
+@pytest.mark.parametrize(("verdict", "held"), [(Verdict.ABSTAIN, True), (Verdict.UNKNOWN, False)])
+def test_a_smoothed_search_that_abstains_broke_no_certificate(verdict, held):
+    def outcome(id, verdict):
+        hit = SmoothedHit(Hit(1, id, 0.5), verdict, 0.1, 0.1)
+        return Outcome(SmoothedHits("q", (hit,), 0.25, 0.001, 100), 1, 1, 2)
+
+    assert attacking._held(outcome("a", Verdict.CERTIFIED), outcome("b", verdict)) is held

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from serving import ask, png, problem, serving
 
-from holdfast.errors import StorageError
+from holdfast.deadline import Deadline, running
+from holdfast.errors import OutOfTimeError, StorageError
 from holdfast.gallery import Gallery
 from holdfast.service import writing
 
@@ -82,10 +83,41 @@ def test_a_write_that_fails_leaves_nothing(writable, monkeypatch):
         raise StorageError(f"could not write {gallery} (the disk is full)")
 
     monkeypatch.setattr(Gallery, "add", fails)
-    said = problem(ask(client, png(), path="items", id="x"), 503, "the disk is full")
+    said = problem(ask(client, png(), path="items", id="x"), 507, "the disk is full")
     assert str(gallery) not in said["detail"]
     assert list(folder.iterdir()) == []
     monkeypatch.undo()
     monkeypatch.setattr(writing, "atomic_write", fails)
-    problem(ask(client, png(), path="items", id="x"), 503, "the disk is full")
+    problem(ask(client, png(), path="items", id="x"), 507, "the disk is full")
     problem(client.get("/api/v1/items/x"), 404, "no item")
+
+
+def test_a_write_that_was_answered_as_stopped_is_not_kept(own_shop):
+    with Gallery.open(own_shop.gallery) as gallery:
+        deadline = Deadline(60)
+
+        def late():
+            with running(deadline), gallery._store.write():
+                gallery._store.connection.execute("UPDATE meta SET generation = generation + 1")
+                deadline.cancel()
+
+        before = generation_of(own_shop)
+        with pytest.raises(OutOfTimeError):
+            late()
+        assert gallery.info.generation == before
+        assert gallery.remove([next(iter(gallery.ids()))]) == 1
+
+
+def generation_of(shop):
+    with Gallery.open(shop.gallery, readonly=True) as gallery:
+        return gallery.info.generation
+
+
+def test_a_picture_that_was_changed_is_not_shown_for_the_old_one(writable):
+    client, _, folder = writable
+    assert ask(client, png(seed=1), path="items", id="mine").status_code == 201
+    assert client.get("/api/v1/items/mine/image").status_code == 200
+    next(folder.iterdir()).write_bytes(png(seed=2))
+    said = "is no longer where it was, or was changed"
+    problem(client.get("/api/v1/items/mine/image"), 404, said)
+    problem(ask(client, None, id="mine"), 404, said)

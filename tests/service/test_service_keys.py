@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from serving import ask, png, problem, serving
@@ -103,3 +104,19 @@ def test_roles_decide(own_shop, file, tmp_path):
         file.write_text("broken")
         said = problem(ask(client, png(), k=1, headers=all_), 503, "cannot be read now")
         assert str(file) not in said["detail"]
+
+
+def test_the_file_of_keys_keeps_who_may_read_it(tmp_path):
+    path = tmp_path / "keys.json"
+    add_key(path, "first", ["read"])
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    add_key(path, "second", ["read"])
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_keys_that_are_added_at_once_are_all_there(tmp_path):
+    path = tmp_path / "keys.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: add_key(path, f"n{number}", ["read"]), range(16)))
+    assert {key.name for key in read_keys(path)} == {f"n{number}" for number in range(16)}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
+import sqlite3
 from contextlib import suppress
 
 import httpx
+import numpy as np
 import pytest
 from serving import ask, bomb, png, problem, serving
 
 from holdfast import models
-from holdfast.gallery import Gallery
+from holdfast.cli.gallery import replace
+from holdfast.errors import GalleryError
+from holdfast.gallery import Gallery, verify_gallery
 from holdfast.gallery.indexing import embedder_info
 from holdfast.service import app as routes
 from holdfast.service.limits import Limits
-from holdfast.workflow import open_and_index
 
 
 @pytest.fixture(autouse=True)
@@ -233,26 +237,86 @@ def test_a_gallery_that_is_replaced_lost_or_of_another_model(own_shop, tmp_path)
         assert client.get("/healthz").status_code == 200
         assert 'holdfast_gallery_up{gallery="own"} 0.0' in client.get("/metrics").text
 
-        small = own_shop.folder / "few"
-        shutil.copytree(next(own_shop.pictures.iterdir()), small)
-        made, _ = open_and_index(models.find(own_shop.model), small, tmp_path / "small.gallery")
-        made.close()
-        (tmp_path / "small.gallery").rename(path)
-        _wait(client)
-        assert ask(client, png(), k=1).json()["candidates"] == 6
-
-        other = models.find(f"{own_shop.model.removesuffix('net')}other")
-        made, _ = open_and_index(other, small, tmp_path / "other.gallery")
-        made.close()
-        (tmp_path / "other.gallery").replace(path)
-        problem(ask(client, png()), 503, "was made by embedder")
-
-        path.write_bytes(b"SQLite format 3\0" + b"\0" * 200)
-        _wait(client, 503)
-        problem(ask(client, png()), 503, "gallery 'own'")
         shutil.copy(copy, path)
+        problem(ask(client, png()), 503, "gallery 'own' was replaced while in use; stop the service")
+        for end in ("-wal", "-shm"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
         _wait(client)
         assert ask(client, png(), k=1).json()["candidates"] == 60
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_file_put_over_a_served_gallery_is_left_alone(own_shop, tmp_path, writable):
+    new = _new_gallery(own_shop, tmp_path)
+    with serving(own_shop, tmp_path / "c", writable=writable) as (client, _):
+        if writable:
+            assert ask(client, png(seed=1), path="items", id="late").status_code == 201
+        ask(client, png())
+        wanted = new.read_bytes()
+        new.replace(own_shop.gallery)
+        for _ in range(2):
+            problem(ask(client, png()), 503, "was replaced while in use; stop the service")
+        assert client.get("/readyz").status_code == 503
+    assert own_shop.gallery.read_bytes() == wanted
+    for end in ("-wal", "-shm"):
+        own_shop.gallery.with_name(own_shop.gallery.name + end).unlink(missing_ok=True)
+    assert verify_gallery(own_shop.gallery) == []
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_served_gallery_is_replaced_by_command(own_shop, tmp_path, writable, capsys):
+    new = _new_gallery(own_shop, tmp_path)
+    with serving(own_shop, tmp_path / "c", writable=writable) as (client, _):
+        if writable:
+            assert ask(client, png(seed=1), path="items", id="late").status_code == 201
+        ask(client, png())
+        replace(str(new), str(own_shop.gallery), json=True)
+        assert json.loads(capsys.readouterr().out)["images"] == 40
+        found = ask(client, png(), k=3).json()
+        assert found["candidates"] == 40
+        assert all(hit["id"].startswith("B") for hit in found["hits"])
+        assert client.get("/readyz").status_code == 200
+        if writable:
+            assert ask(client, png(seed=2), path="items", id="later").status_code == 201
+
+        other = _new_gallery(own_shop, tmp_path, "other")
+        replace(str(other), str(own_shop.gallery))
+        problem(ask(client, png()), 503, "was made by embedder")
+        assert client.get("/readyz").status_code == 503
+        assert not client.get("/api/v1/status").json()["galleries"][0]["available"]
+    assert verify_gallery(own_shop.gallery) == []
+    assert not list(tmp_path.glob(".*.tmp*"))
+
+
+def test_what_is_not_put_over_a_gallery(own_shop, tmp_path):
+    live, new = own_shop.gallery, _new_gallery(own_shop, tmp_path)
+    before = live.read_bytes()
+    (tmp_path / "text").write_text("no gallery")
+    with pytest.raises(GalleryError, match="text is not a gallery"):
+        replace(str(tmp_path / "text"), str(live))
+    with pytest.raises(GalleryError, match="text is not a gallery"):
+        replace(str(new), str(tmp_path / "text"))
+    with pytest.raises(GalleryError, match="same file"):
+        replace(str(live), str(live))
+    with pytest.raises(GalleryError, match="is in Milvus"):
+        replace(str(new), "milvus://127.0.0.1/shop")
+    with sqlite3.connect(new) as connection:
+        connection.execute("UPDATE items SET label = 'forged' WHERE id = 'B3'")
+    connection.close()
+    with pytest.raises(GalleryError, match=r"B\.gallery is damaged .*; nothing was replaced"):
+        replace(str(new), str(live))
+    assert live.read_bytes() == before
+    assert (tmp_path / "text").read_text() == "no gallery"
+
+
+def _new_gallery(shop, folder, model="net"):
+    """Another gallery, of 40 candidates."""
+    embedder = models.find(shop.model.removesuffix("net") + model)
+    vectors = np.random.default_rng(1).normal(size=(40, 24)).astype(np.float32)
+    path = folder / ("B.gallery" if model == "net" else f"{model}.gallery")
+    with Gallery.create(path, dim=24, embedder=embedder_info(embedder)) as gallery:
+        gallery.add([f"B{i}" for i in range(40)], vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    return path
 
 
 def test_a_gallery_that_is_made_anew_in_its_place(own_shop, tmp_path):

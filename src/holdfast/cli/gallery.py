@@ -11,7 +11,8 @@ import typer
 from holdfast.cli.output import Json, print_json, print_table
 
 app = typer.Typer(
-    help="Galleries: info, certificates, verify, remove, compact, cache, snapshot.", no_args_is_help=True
+    help="Galleries: info, certificates, verify, remove, compact, cache, snapshot, replace.",
+    no_args_is_help=True,
 )
 
 Path_ = Annotated[
@@ -205,3 +206,29 @@ def snapshot(
         )
         return
     print(f"{out}: {made.count:,} images, {size / 1e6:,.1f} MB, sound")
+
+
+@app.command()
+def replace(
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The gallery whose content is taken; it stays.")],
+    live: Annotated[
+        str, typer.Argument(metavar="LIVE", help="The gallery that gets it, also while it is served.")
+    ],
+    json: Json = False,
+) -> None:
+    """Put the content of one gallery in the place of another's, all at once for whoever reads that one.
+
+    Never rename a file over a gallery that is in use: SQLite would mix the old one's log into it.
+    """
+    from holdfast.errors import GalleryError
+    from holdfast.gallery import open_file
+    from holdfast.gallery.milvus.address import is_milvus
+
+    if is_milvus(live):
+        raise GalleryError(f"{live} is in Milvus, which keeps its own files; name a gallery's file")
+    with open_file(new, readonly=True) as gallery:
+        made = gallery.put_over(live)
+    if json:
+        print_json({"gallery": live, "from": new, "images": made.count, "generation": made.generation})
+        return
+    print(f"{live}: {made.count:,} images of {new}; a service of it reads them from the next request on")

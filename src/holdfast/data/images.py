@@ -22,6 +22,8 @@ from holdfast.spec import ImageSpec
 
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 256 * 2**20
+MAX_SCANS = 64
+"""Of a JPEG: each passes over all pixels, however few bytes it has. Usual are 1 to 12."""
 
 _ENDINGS = "jpg jpeg jpe jfif png gif bmp webp tif tiff ppm pgm pbm pnm avif heic heif"
 EXTENSIONS = frozenset(f".{ending}" for ending in _ENDINGS.split())
@@ -79,6 +81,9 @@ def read_image(path: str | Path, spec: ImageSpec | None = None) -> NDArray[np.ui
 
 
 def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int) -> NDArray[np.uint8]:
+    # Two bytes that no coded pixels hold; thumbnails beside them may have a few.
+    if content[:2] == b"\xff\xd8" and content.count(b"\xff\xda") > MAX_SCANS:
+        raise ImageError("damaged: too many scans")
     with _open(content) as image:
         width, height = image.size
         if width * height > max_pixels:

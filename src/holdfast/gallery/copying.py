@@ -1,9 +1,10 @@
-"""A consistent copy of a gallery while others write it."""
+"""A consistent copy of a gallery while others write it, and a gallery in the place of one that others read."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 import uuid
 from contextlib import closing, suppress
 from pathlib import Path
@@ -34,10 +35,67 @@ def copy(connection: sqlite3.Connection, source: Path, out: Path) -> int:
                 size = os.fstat(handle.fileno()).st_size
             _place(temporary, out)
         finally:
-            for file in (temporary, *(_beside(temporary, end) for end in ("-wal", "-shm", "-journal"))):
-                with suppress(OSError):
-                    file.unlink()
+            _tidy(temporary)
     return size
+
+
+def replace(connection: sqlite3.Connection, new: Path, live: Path, *, wait: float = 30.0) -> None:
+    """Put the state of `new` that the transaction of `connection` sees in the place of what the gallery `live` holds.
+
+    One transaction: whoever has `live` open sees the old content, then is told to open it again, and an error or a
+    kill leaves the old. The new content is read whole and compared first.
+    """
+    if database.kind_of(live) != "gallery":
+        raise GalleryError(
+            f"{live} is not a gallery that could be replaced; a new place needs 'gallery snapshot'"
+        )
+    temporary = live.with_name(f".{live.name}.{uuid.uuid4().hex}.tmp")
+    with database.writing(live):
+        try:
+            try:
+                _fill(connection, new, temporary)
+            except DamageError as cause:
+                raise GalleryError(f"{new} is damaged ({cause}); nothing was replaced") from cause
+            with (
+                closing(sqlite3.connect(temporary, isolation_level=None)) as source,
+                closing(database.connect(live, readonly=False, timeout=wait)[0]) as target,
+            ):
+                # A copy of `live` itself has its name: with a new one nobody takes what he knows for what is there.
+                source.execute("UPDATE meta SET uid = ?", (uuid.uuid4().hex,))
+                _check_pages(source, target, live)
+                _move(source, target, live, wait)
+                target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            _tidy(temporary)
+
+
+def _check_pages(source: sqlite3.Connection, target: sqlite3.Connection, live: Path) -> None:
+    sizes = [connection.execute("PRAGMA page_size").fetchone()[0] for connection in (source, target)]
+    if sizes[0] != sizes[1]:
+        raise GalleryError(
+            f"{live} has pages of {sizes[1]} bytes and the new gallery of {sizes[0]}; stop who uses it, remove it "
+            "with its -wal and -shm, and make it anew by 'gallery snapshot'"
+        )
+
+
+def _move(source: sqlite3.Connection, target: sqlite3.Connection, live: Path, wait: float) -> None:
+    """All pages of `source` into `target`, which is the old one until the last is there."""
+    last, since = -1, time.monotonic()
+
+    def moved(_: int, remaining: int, __: int) -> None:
+        nonlocal last, since
+        if remaining != last:
+            last, since = remaining, time.monotonic()
+        elif time.monotonic() - since > wait:
+            raise GalleryError(f"{live} is being written by another process; try again when it is done")
+
+    source.backup(target, pages=_STEP, progress=moved)
+
+
+def _tidy(temporary: Path) -> None:
+    for file in (temporary, *(_beside(temporary, end) for end in ("-wal", "-shm", "-journal"))):
+        with suppress(OSError):
+            file.unlink()
 
 
 def _fill(connection: sqlite3.Connection, source: Path, temporary: Path) -> None:

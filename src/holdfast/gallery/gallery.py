@@ -331,6 +331,19 @@ class Gallery:
             copying.copy(self._store.connection, self.path, Path(out))
             return replace(self.info, path=Path(out))
 
+    def put_over(self, live: str | Path) -> GalleryInfo:
+        """Replace what the gallery at `live` holds by what this one does, in one transaction for its readers.
+
+        Everything is read and compared first; gives what `live` says of itself then.
+        """
+        live = Path(live)
+        if live.exists() and live.samefile(self.path):
+            raise GalleryError(f"{live} and {self.path} are the same file; nothing was replaced")
+        with self.snapshot():
+            copying.replace(self._store.connection, self.path, live)
+        with Gallery.open(live, readonly=True) as made:
+            return made.info
+
     def verify(self) -> list[str]:
         """Read everything and compare; one line for each problem found, none if the gallery is sound."""
         with database.reading(self.path), self._store.lent() as connection:

@@ -24,6 +24,10 @@ class TooManyError(GalleryError):
     """An exact answer would need more candidates than the engine gives out; a certificate is then UNKNOWN."""
 
 
+class ChangedError(GalleryError):
+    """The gallery was changed by another process while it was being read; asked again, it answers."""
+
+
 class AnyScan(Protocol):
     """One query against all candidates of one state of a gallery; slots are those of its `snapshot`."""
 

@@ -42,6 +42,8 @@ NEAR = 2048
 """Candidates whose projections are looked at in full; of those farther away only the mean, which is looser."""
 PAIRS = 2**17
 """Pairs that are looked at in full, at most: with a long list fewer candidates of each."""
+MOST_LISTED = math.isqrt(4 * PAIRS)
+"""A longer list is refused: each of it is compared with all of it, and the memory grows with the square."""
 LOOKS = 4
 """How often a search for a fixed radius may look at its samples; each look has its share of α."""
 FORECASTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -147,6 +149,8 @@ def smoothed_search(
     if eps is not None and not 0 < eps < math.sqrt(image.numel()):
         raise ConfigError(f"an l2 radius lies between 0 and {math.sqrt(image.numel()):.1f} here, not {eps}")
     stops = [how.n] if eps is None else sorted({max(1, how.n >> shift) for shift in range(LOOKS)})
+    if min(2 * k, len(gallery)) > MOST_LISTED:
+        raise ConfigError(f"k is at most {MOST_LISTED // 2} in a smoothed gallery of this size, not {k}")
     check_samples(how, k * (2 * k + 1) * len(stops))
     first = torch.cat(list(embedder.sample(image, 0, how.first, seed=seed))).double().numpy()
     with gallery.snapshot():

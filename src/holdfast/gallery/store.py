@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from holdfast.deadline import check as check_deadline
 from holdfast.errors import GalleryError
 from holdfast.gallery import boxes, cache, columns, database
 from holdfast.gallery.database import DamageError
@@ -140,6 +141,7 @@ class Store:
                         f"{self.path} was moved or deleted while open; nothing was written;"
                         " open the gallery where it is now"
                     )
+                check_deadline()  # What was answered as stopped is not kept.
                 self._main.execute("COMMIT")
             finally:
                 self._here.frames.pop()

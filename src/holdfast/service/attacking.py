@@ -18,7 +18,7 @@ from holdfast.gallery.exact import Floats, pair_distances
 from holdfast.gallery.smoothed import SmoothedHits, stored_smoothing
 from holdfast.models import Embedder, Smoothed, to_unit
 from holdfast.service.engine import Outcome, Pixels, Served, shortened
-from holdfast.service.problems import NotThereError, NotUnderstoodError
+from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
 from holdfast.threat import Threat
 
 Wanted = Literal["lower", "raise", "misrank", "shift", "qa-", "qa+", "gtm", "es"]
@@ -42,7 +42,10 @@ class Moved:
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """What an attack did. `held`: every hit that was certified is still among the first k."""
+    """What an attack did.
+
+    `held`: every hit that was certified is still among the first k (or a smoothed search abstains).
+    """
 
     altered: Pixels
     before: Outcome
@@ -84,6 +87,21 @@ def attack(
     """
     start = time.perf_counter()
     _check(served, threat)
+    # One state of the gallery for all that is compared: what others change meanwhile breaks no certificate.
+    done = served.together(lambda: _attack(served, pixels, k, threat, wanted, target, steps, own))
+    return replace(done, seconds=time.perf_counter() - start)
+
+
+def _attack(
+    served: Served,
+    pixels: Pixels,
+    k: int,
+    threat: Threat,
+    wanted: Wanted,
+    target: str | None,
+    steps: int,
+    own: str | None,
+) -> Attacked:
     before = _before(served, pixels, k, threat)
     hits = _hits(before)
     name = _NAMES.get(wanted, wanted)
@@ -97,13 +115,13 @@ def attack(
     wish = _wish(name, scene, hits, target)
     altered = _altered(served, wish, pixels, threat, steps)
     after, ranks = _after(served, altered, k, [hit.id for hit in hits], target)
-    kept = {hit.id for hit in _hits(after)}
+    if after.generation != before.generation:
+        raise UnavailableError(f"gallery '{served.name}' was changed during the attack; ask again")
     moves = [Moved(hit.id, hit.rank, ranks[hit.id]) for hit in hits]
     if target is not None and target not in {hit.id for hit in hits}:
         was = served.use(lambda gallery: ranks_of(gallery, vector[0], [target]))
         moves.append(Moved(target, was[target], ranks[target]))
-    held = all(id in kept for id in _certified(before))
-    return Attacked(altered, before, after, tuple(moves), held, target, threat, time.perf_counter() - start)
+    return Attacked(altered, before, after, tuple(moves), _held(before, after), target, threat, 0.0)
 
 
 def ranks_of(gallery: AnyGallery, vector: Floats, ids: Sequence[str]) -> dict[str, int]:
@@ -228,6 +246,15 @@ def _mean(served: Served, pixels: Pixels, seed: int) -> Floats:
 def _hits(outcome: Outcome) -> tuple[Hit, ...]:
     found = outcome.found
     return found.hits if isinstance(found, Hits) else tuple(entry.hit for entry in found.hits)
+
+
+def _held(before: Outcome, after: Outcome) -> bool:
+    """Whether every hit that was certified is there; a smoothed search may also say that it is not sure."""
+    if isinstance(after.found, SmoothedHits) and any(
+        entry.verdict == Verdict.ABSTAIN for entry in after.found.hits
+    ):
+        return True
+    return set(_certified(before)) <= {hit.id for hit in _hits(after)}
 
 
 def _certified(outcome: Outcome) -> list[str]:

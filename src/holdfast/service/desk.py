@@ -230,7 +230,10 @@ class Desk:
 
 
 def _picture(served: Served, item: Item) -> bytes:
+    """The bytes that the item's vector was made of, and no others that may lie in their place by now."""
     content = stored_image(item.path)
-    if content is None:
-        raise NotThereError(f"the picture of this item of gallery '{served.name}' is no longer where it was")
+    if content is None or (item.digest is not None and digest_of(content) != item.digest):
+        raise NotThereError(
+            f"the picture of this item of gallery '{served.name}' is no longer where it was, or was changed"
+        )
     return content

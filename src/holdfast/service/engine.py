@@ -25,7 +25,9 @@ from holdfast.gallery import AnyGallery, GalleryInfo, Hits, Item, open_gallery
 from holdfast.gallery.bounding import Bounder
 from holdfast.gallery.certified import CertifiedHits, certified_search
 from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.made_by import embedder_of
+from holdfast.gallery.milvus.address import is_milvus
 from holdfast.gallery.smoothed import SmoothedHits, smoothed_search, stored_smoothing
 from holdfast.models import AnyEmbedder, Embedder, Smoothed
 from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
@@ -37,6 +39,8 @@ METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
 LISTED = 20_000
 NONE = Hits("query", ())
 """What is found in an empty gallery."""
+CHANGES = 3
+"""How often a gallery is asked that is changed each time while it is read."""
 AGAIN = 1.0
 """Seconds for which a gallery that could not be opened is not tried again."""
 
@@ -63,12 +67,24 @@ class Traits:
     attackable: bool
 
 
+class _Pinned(threading.local):
+    """The gallery of which the current thread reads one state."""
+
+    gallery: AnyGallery | None = None
+
+
 class Served:
     """One gallery with its embedder. Threads may share it."""
 
     def __init__(self, name: str, where: str, model: Path | None = None, *, writable: bool = False) -> None:
         self.name, self.where, self.writable = name, where, writable
+        if writable and is_milvus(where):
+            raise ConfigError(
+                f"{where} is in Milvus and has no folder for uploaded pictures; serve it without --writable, and "
+                "change it with 'holdfast index'"
+            )
         self._lock = threading.Lock()
+        self._pinned = _Pinned()
         self._failed: tuple[float, GalleryError] | None = None
         self._file = _file(where)
         self._gallery = open_gallery(where, readonly=not writable)
@@ -92,26 +108,52 @@ class Served:
     def use(self, work: Callable[[AnyGallery], T]) -> T:
         """What `work` makes of the gallery; one that was replaced meanwhile is opened again, once.
 
-        A gallery that does not answer is an UnavailableError, which names no path.
+        One that was changed while it was read is asked again, a few times. A gallery that does not answer is an
+        UnavailableError, which names no path; neither does the StorageError of a write that failed.
         """
         try:
-            gallery = self._current()
-            try:
-                return work(gallery)
-            except GalleryError:
-                fresh = self._current(suspect=gallery)
-                if fresh is gallery:
-                    raise
-                return work(fresh)
-        except (GalleryError, StorageError) as error:
+            for _ in range(CHANGES - 1):
+                with suppress(ChangedError):
+                    return self._used(work)
+            return self._used(work)
+        except GalleryError as error:
             raise UnavailableError(self.without_paths(str(error))) from error
+        except StorageError as error:
+            raise StorageError(self.without_paths(str(error))) from error
+
+    def together(self, work: Callable[[], T]) -> T:
+        """What `work` gives, where all that it asks in this thread is asked of one state of the gallery.
+
+        Not so in Milvus, which would answer nobody else meanwhile: there compare the generations.
+        """
+        if is_milvus(self.where):
+            return work()
+
+        def pinned(gallery: AnyGallery) -> T:
+            with gallery.snapshot():
+                self._pinned.gallery = gallery
+                try:
+                    return work()
+                finally:
+                    self._pinned.gallery = None
+
+        return self.use(pinned)
 
     def without_paths(self, text: str) -> str:
-        """The text with the gallery's name in place of where it is."""
-        return text.replace(str(Path(self.where)), f"gallery '{self.name}'")
+        """The text with the gallery's name in place of where it, or what lies beside it, is."""
+        places = {self.where, str(Path(self.where)), str(Path(self.where).absolute())}
+        named = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))
+        beside = r"(?:\.images|-wal|-shm|-journal)?(?:/[^\s()]*)?"
+        return re.sub(rf"(?<![\w./-])(?:{named}){beside}(?![\w-])", f"gallery '{self.name}'", text)
 
     def info(self) -> GalleryInfo:
-        self.known = self.use(lambda gallery: gallery.info)
+        """What the gallery says of itself; one that a search would not read does not answer here either."""
+
+        def ask(gallery: AnyGallery) -> GalleryInfo:
+            with gallery.snapshot():
+                return gallery.info
+
+        self.known = self.use(ask)
         return self.known
 
     def last_info(self) -> tuple[GalleryInfo, bool]:
@@ -245,6 +287,20 @@ class Served:
         """Whether the proof takes many passes of the network."""
         return isinstance(self.embedder, Smoothed) or threat.eps is None or method != "interval"
 
+    def _used(self, work: Callable[[AnyGallery], T]) -> T:
+        if self._pinned.gallery is not None:
+            return work(self._pinned.gallery)
+        gallery = self._current()
+        try:
+            return work(gallery)
+        except ChangedError:
+            raise
+        except GalleryError:
+            fresh = self._current(suspect=gallery)
+            if fresh is gallery:
+                raise
+            return work(fresh)
+
     def _item(self, gallery: AnyGallery, id: str) -> Item:
         with gallery.snapshot():
             if id not in gallery:
@@ -254,12 +310,19 @@ class Served:
     def _current(self, suspect: AnyGallery | None = None) -> AnyGallery:
         """The open gallery; opened again where another file is in its place.
 
-        A `suspect` failed: it is also asked whether its file holds another gallery now.
+        A `suspect` failed: it is also asked whether its file holds another gallery now. A file that was put over
+        one with a log is left alone: SQLite knows a log by its name, and would write the old one's into it.
         """
         with self._lock:
-            same = self._file == _file(self.where)
+            there = _file(self.where)
+            same = self._file == there
             if same and (suspect is None or self._gallery is not suspect or not _other(suspect)):
                 return self._gallery
+            if not same and there is not None and Path(f"{self.where}-wal").exists():
+                raise GalleryError(
+                    f"{self.where} was replaced while in use; stop the service, remove the files beside it that end "
+                    "in -wal and -shm, start it again, and use 'holdfast gallery replace' from then on"
+                )
             if self._failed is not None and time.monotonic() - self._failed[0] < AGAIN:
                 raise self._failed[1]
             try:
@@ -267,9 +330,10 @@ class Served:
             except GalleryError as error:
                 self._failed = (time.monotonic(), error)
                 raise
-            self._gallery.close()
+            old = self._gallery
             self._file, self._gallery, self._failed = file, fresh, None
-            return fresh
+        old.close()  # Maybe long, until its last write has ended: nobody else waits for that.
+        return fresh
 
     def _opened(self) -> AnyGallery:
         opened = open_gallery(self.where, readonly=not self.writable)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
 from holdfast.errors import ConfigError
-from holdfast.files import atomic_path
+from holdfast.files import atomic_path, storage_error
 
 Role = Literal["read", "write", "attack"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -52,24 +54,28 @@ def hashed(word: str, salt: str) -> str:
 
 def add_key(path: Path, name: str, roles: Sequence[str]) -> str:
     """Put a new key into the file, which is made if it is not there, and give it: it is shown only now."""
-    keys = read_keys(path) if path.exists() else []
-    if any(key.name == name for key in keys):
-        raise ConfigError(f"{path} has a key of '{name}' already; remove it first, or choose another name")
-    word, salt = _MARK + secrets.token_urlsafe(32), secrets.token_hex(16)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    key = Key(name, tuple(dict.fromkeys(roles)), salt, hashed(word, salt), created)  # type: ignore[arg-type]
-    _write(path, [*keys, key])
-    return word
+    with _alone(path):
+        keys = read_keys(path) if path.exists() else []
+        if any(key.name == name for key in keys):
+            raise ConfigError(
+                f"{path} has a key of '{name}' already; remove it first, or choose another name"
+            )
+        word, salt = _MARK + secrets.token_urlsafe(32), secrets.token_hex(16)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        key = Key(name, tuple(dict.fromkeys(roles)), salt, hashed(word, salt), created)  # type: ignore[arg-type]
+        _write(path, [*keys, key])
+        return word
 
 
 def remove_key(path: Path, name: str) -> None:
     """Take a key out of the file; a service that runs no longer knows it."""
-    keys = read_keys(path)
-    if all(key.name != name for key in keys):
-        raise ConfigError(
-            f"{path} has no key of '{name}'; it has {', '.join(k.name for k in keys) or 'none'}"
-        )
-    _write(path, [key for key in keys if key.name != name])
+    with _alone(path):
+        keys = read_keys(path)
+        if all(key.name != name for key in keys):
+            raise ConfigError(
+                f"{path} has no key of '{name}'; it has {', '.join(k.name for k in keys) or 'none'}"
+            )
+        _write(path, [key for key in keys if key.name != name])
 
 
 def read_keys(path: Path) -> list[Key]:
@@ -88,11 +94,32 @@ def read_keys(path: Path) -> list[Key]:
         raise ConfigError(f"{path} is not a file of keys (see 'holdfast key add')") from cause
 
 
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else changes the file during the block. Its folder is locked, since each change makes a new file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path.parent, os.O_RDONLY)
+    except OSError as cause:
+        raise storage_error(path, cause) from cause
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _write(path: Path, keys: Sequence[Key]) -> None:
+    """The file anew, for those alone who could read it before."""
     with atomic_path(path) as temporary:
         handle = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w") as file:
             json.dump({"keys": [asdict(key) for key in keys]}, file, indent=2)
+            if path.exists():
+                old = path.stat()
+                with suppress(PermissionError):  # Only root gives a file to another.
+                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
 
 
 class KeyRing:
@@ -116,7 +143,7 @@ class KeyRing:
     def _follow(self) -> None:
         stamp: tuple[int, ...] = ()
         with suppress(OSError):
-            stat = self._path.stat()
-            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            now = self._path.stat()
+            stamp = (now.st_ino, now.st_size, now.st_mtime_ns)
         if not stamp or stamp != self._stamp:
             self._keys, self._stamp = read_keys(self._path), stamp

@@ -18,6 +18,7 @@ from holdfast.gallery import boxes as box_columns
 from holdfast.gallery.boxes import Boxes, named
 from holdfast.gallery.columns import largest_norm
 from holdfast.gallery.exact import Doubles, Floats, Slots
+from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.milvus import check, rows
 from holdfast.gallery.milvus.address import DOCUMENTS, Address, Index, parse
@@ -47,10 +48,6 @@ WAIT = 30.0
 """Seconds that a write waits for another process's write to end."""
 TRIES = 5
 """How often a read is done again because another process changed the gallery meanwhile."""
-
-
-class ChangedError(GalleryError):
-    """The gallery was changed by another process while it was being read."""
 
 
 class MilvusGallery:
