@@ -72,8 +72,8 @@ def test_what_cannot_be_read_is_not_added(writable):
 
 
 def test_a_gallery_that_is_not_writable_is_not_written(client):
-    problem(ask(client, png(), path="items", id="x"), 403, "role 'write'")
-    problem(client.delete("/api/v1/items/x"), 403, "role 'write'")
+    problem(ask(client, png(), path="items", id="x"), 403, "start with --writable")
+    problem(client.delete("/api/v1/items/x"), 403, "start with --writable")
 
 
 def test_a_write_that_fails_leaves_nothing(writable, monkeypatch):

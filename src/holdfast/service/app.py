@@ -171,6 +171,8 @@ class CheckedRoute(APIRoute):
         async def checked(request: Request) -> Response:
             roles = roles_of(request)
             request.state.roles = roles
+            if role == "write" and role not in roles and request.app.state.keys is None:
+                raise ForbiddenError("no gallery here is writable (start with --writable)")
             if role is not None and role not in roles:
                 raise ForbiddenError(
                     f"this needs a key with the role '{role}'; yours has {', '.join(roles) or 'none'}"
@@ -210,7 +212,7 @@ def roles_of(request: Request) -> list[Role]:
 
 async def known_fields(request: Request) -> None:
     """Refuse fields that the route does not have, and ones given twice: neither is what the sender thinks."""
-    if not request.headers.get("content-type", "").startswith("multipart/"):
+    if not request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
         return
     form = await request.form()
     known = request.scope["route"].fields
@@ -289,7 +291,7 @@ async def readyz(response: Response, desk: TheDesk, until: Until) -> HealthAnswe
                 problems.append(str(error))
         return problems
 
-    problems = await desk.pictures.run(until, ask)
+    problems = await desk.asked.run(until, ask)
     if problems:
         response.status_code = 503
     return HealthAnswer(status="unavailable" if problems else "ok", problems=problems)
@@ -400,6 +402,10 @@ async def batch(
     if len(images) > desk.limits.batch:
         raise TooLargeError(
             f"{len(images)} pictures at once are more than the {desk.limits.batch} that are taken"
+        )
+    if len(images) * k > 4 * desk.limits.k:
+        raise TooLargeError(
+            f"{len(images)} pictures with k {k} are more than the {4 * desk.limits.k} hits that one batch gives"
         )
     results = []
     for number, image in enumerate(images, start=1):

@@ -59,6 +59,7 @@ class Desk:
         self._pools: list[ThreadPoolExecutor] = []
         self.uploads = self._workers("uploads", 2, 2 * limits.waiting)
         self.pictures = self._workers("pictures", 2, 2 * limits.waiting)
+        self.asked = self._workers("readiness", 1, limits.waiting)
         self.certified = self._workers("certified", limits.heavy, limits.heavy_waiting)
         self.proofs = self._workers("proofs", limits.heavy, limits.heavy_waiting)
         self.attacks = self._workers("attacks", limits.heavy, limits.heavy_waiting)
@@ -71,6 +72,7 @@ class Desk:
         for kind in (
             self.uploads,
             self.pictures,
+            self.asked,
             self.certified,
             self.proofs,
             self.attacks,

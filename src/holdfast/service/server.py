@@ -23,6 +23,9 @@ from holdfast.service.pictures import QueryStore
 DRAIN = 10
 """Seconds that requests under way have to end after a signal."""
 
+CONNECTIONS = 512
+"""Open at once; one more is refused before anything of it is read."""
+
 
 def serve(
     galleries: Sequence[str],
@@ -44,7 +47,7 @@ def serve(
     check_address(host, keys)
     ring = None if keys is None else KeyRing(keys)
     limits = limits or Limits()
-    allowed = {*LOCAL, host, *hosts} if hosts or is_local(host) else None
+    allowed = {*LOCAL, host.lower(), *(name.lower() for name in hosts)} if hosts or is_local(host) else None
     listener = listen(host, port)
     with listener, tempfile.TemporaryDirectory(prefix="holdfast-queries-") as temporary:
         desk = Desk(
@@ -70,6 +73,7 @@ def configured(app: Any) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         ws="none",
+        limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=DRAIN,
         h11_max_incomplete_event_size=2 * HEADERS_AT_MOST,
     )
