@@ -46,11 +46,11 @@ _TURNS = {
 }
 
 
-def decode(content: bytes, spec: ImageSpec | None, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+def decode(content: bytes, spec: ImageSpec | None, *, max_pixels: int | None = None) -> NDArray[np.uint8]:
     """The image in `content` as C×H×W, upright, brought to `spec` (`None`: its own size and channels).
 
-    Raises ImageError with a short reason for whatever cannot be read whole. At most `max_pixels` are
-    decoded; the size is checked before any pixel is. Safe to call from several threads.
+    Raises ImageError with a short reason for whatever cannot be read whole. At most `max_pixels` (64
+    million if it is left out) are decoded; the size is checked before any pixel is. Safe to call from several threads.
     """
     if not content:
         raise ImageError("empty file")
@@ -58,7 +58,7 @@ def decode(content: bytes, spec: ImageSpec | None, *, max_pixels: int = MAX_PIXE
         raise ImageError(f"too large: {len(content)} bytes")
     with _strict_and_quiet():
         try:
-            return _decode(content, spec, max_pixels)
+            return _decode(content, spec, MAX_PIXELS if max_pixels is None else max_pixels)
         except ImageError:
             raise
         except Exception as cause:
