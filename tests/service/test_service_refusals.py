@@ -356,3 +356,11 @@ def _wait(client, status=200):
             return
         time.sleep(0.05)
     raise AssertionError(client.get("/readyz").text)
+
+
+def test_a_batch_of_too_many_hits_is_refused(shop, tmp_path):
+    with serving(shop, tmp_path / "c", limits=Limits(k=5)) as (client, _):
+        files = [("images", (f"{i}.png", png(seed=i))) for i in range(5)]
+        assert len(client.post("/api/v1/search/batch", files=files, data={"k": 4}).json()["results"]) == 5
+        refused = client.post("/api/v1/search/batch", files=files, data={"k": 5})
+        problem(refused, 413, "more than the 20 hits that one batch gives")

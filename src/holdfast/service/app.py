@@ -395,7 +395,7 @@ async def batch(
     images: Annotated[list[UploadFile], File(min_length=1, description="The pictures to ask about.")],
     gallery: GalleryName = None,
     k: K = 10,
-) -> BatchAnswer:
+) -> Response:
     """The nearest candidates of several pictures; all are answered, or none."""
     served = desk.engine.get(gallery)
     _check_k(desk, k)
@@ -415,12 +415,16 @@ async def batch(
             raise _Numbered(number, error) from error
         results.append(asked)
     outcomes = await desk.plain_batch(served, results, k, until)
-    return BatchAnswer(
-        results=[
+
+    def written() -> str:
+        found = [
             search_answer(outcome, _query_state(asked, served), served.name)
             for outcome, asked in zip(outcomes, results, strict=True)
         ]
-    )
+        return BatchAnswer(results=found).model_dump_json()
+
+    # Thousands of hits: who else waits is answered meanwhile.
+    return Response(await desk.uploads.run(until, written), media_type="application/json")
 
 
 @_api.post("/attack", response_model=AttackAnswer)
