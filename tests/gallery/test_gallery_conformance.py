@@ -661,8 +661,9 @@ def test_a_gallery_that_is_being_overwritten_answers_nothing(milvus, monkeypatch
                     reader.range_search(vectors[0], 1.0)
                 asked.append(collections)
 
-        monkeypatch.setattr(link.Link, "load", between)
-        create_gallery(location, dim=DIM, embedder=EMBEDDER, overwrite=True).close()
+        with monkeypatch.context() as patch:
+            patch.setattr(link.Link, "load", between)
+            create_gallery(location, dim=DIM, embedder=EMBEDDER, overwrite=True).close()
         assert len(asked) == 1
     discard_gallery(location)
 
