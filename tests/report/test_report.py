@@ -23,7 +23,7 @@ from holdfast.gallery.certified import CertifiedHit, CertifiedHits
 from holdfast.models import wrap
 from holdfast.report import hits_page, thumbnail, write_report
 from holdfast.spec import ImageSpec
-from holdfast.threat import Threat
+from holdfast.threat import Threat, floored
 
 EVIL = "<script>alert(1)</script>"
 
@@ -153,7 +153,7 @@ def test_page_shows_certified_numbers_and_the_weakest_proofs(certified):
     for name in ("weakest", "strongest"):
         part = body[body.index(f"The {name} proofs") :]
         largest = columns["eps_10"][shown[name][0]]
-        assert part.index(f"proved to ε\N{NO-BREAK SPACE}{largest:.3f}") < part.index("</figure>")
+        assert part.index(f"proved to ε\N{NO-BREAK SPACE}{floored(largest, 3)}") < part.index("</figure>")
     assert body.count("<figure") == sum(map(len, shown.values())) * 11
     assert body.count("data:image/") == body.count("<figure")
     assert re.search(r"rank \d+–\d+<br>stays to ε\s0\.\d{3}", body)

@@ -303,7 +303,7 @@ def test_what_is_not_put_over_a_gallery(own_shop, tmp_path):
     with sqlite3.connect(new) as connection:
         connection.execute("UPDATE items SET label = 'forged' WHERE id = 'B3'")
     connection.close()
-    with pytest.raises(GalleryError, match=r"B\.gallery is damaged .*; nothing was replaced"):
+    with pytest.raises(GalleryError, match=r"B\.gallery is damaged .*; nothing was copied"):
         replace(str(new), str(live))
     assert live.read_bytes() == before
     assert (tmp_path / "text").read_text() == "no gallery"

@@ -52,10 +52,7 @@ def replace(connection: sqlite3.Connection, new: Path, live: Path, *, wait: floa
     temporary = live.with_name(f".{live.name}.{uuid.uuid4().hex}.tmp")
     with database.writing(live):
         try:
-            try:
-                _fill(connection, new, temporary)
-            except DamageError as cause:
-                raise GalleryError(f"{new} is damaged ({cause}); nothing was replaced") from cause
+            _fill(connection, new, temporary)
             with (
                 closing(sqlite3.connect(temporary, isolation_level=None)) as source,
                 closing(database.connect(live, readonly=False, timeout=wait)[0]) as target,
