@@ -269,6 +269,7 @@ def test_a_picture_chosen_before_the_page_knows_its_galleries_waits(visit, shop)
         page.wait_for_timeout(20)
     held[0].continue_()
     settled(page)
+    assert len(ids(page)) >= 5
 
 
 def test_an_attack_shows_both_pictures_and_that_certified_hits_held(visit, shop):
