@@ -41,6 +41,7 @@ from holdfast.gallery.kept import Kept
 from holdfast.gallery.milvus import documents, link, rows, view
 from holdfast.gallery.milvus import gallery as milvus_gallery
 from holdfast.gallery.milvus.gallery import ChangedError
+from holdfast.gallery.milvus.writer import Writer
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search
 from holdfast.gallery.values import Item
@@ -554,9 +555,11 @@ def test_a_writer_that_was_asleep_is_refused(milvus, monkeypatch):
     ids, vectors = names(3), random(3)
     monkeypatch.setattr(documents, "LEASE", 2.0)
     with milvus.again(gallery) as other:
-        put = gallery._put
+        put = Writer.put
 
-        def asleep(claim, *rest):
+        def asleep(writer, *rest):
+            patch.undo()
+            claim = writer.claim
             claim.last = time.monotonic()  # Nothing is heard of it until its commit.
             claim.beat = lambda: None
             commit = claim.commit
@@ -568,10 +571,10 @@ def test_a_writer_that_was_asleep_is_refused(milvus, monkeypatch):
                 return commit(**changes)
 
             claim.commit = late
-            put(claim, *rest)
+            put(writer, *rest)
 
         with monkeypatch.context() as patch:
-            patch.setattr(gallery, "_put", asleep)
+            patch.setattr(Writer, "put", asleep)
             with pytest.raises(GalleryError, match="another one took over; nothing was written"):
                 gallery.add(ids[:1], vectors[:1])
         assert list(gallery.ids()) == ids[1:]
@@ -860,8 +863,8 @@ def test_the_wait_for_a_writer_ends(milvus, monkeypatch):
     monkeypatch.setattr(milvus_gallery, "WAIT", 0.1)
     with milvus.again(gallery) as other:
         other._wait = 0.1
-        with gallery._write(0) as claim:
-            beating = threading.Event()
+        with gallery._write(0) as writer:
+            claim, beating = writer.claim, threading.Event()
 
             def live():
                 while not beating.wait(0.05):

@@ -18,8 +18,8 @@ from holdfast.cli.gallery import replace
 from holdfast.errors import GalleryError
 from holdfast.gallery import Gallery, verify_gallery
 from holdfast.gallery.indexing import embedder_info
-from holdfast.service import app as routes
 from holdfast.service.limits import Limits
+from holdfast.service.routes import searching
 
 
 @pytest.fixture(autouse=True)
@@ -336,7 +336,7 @@ def test_a_mistake_of_ours_is_a_problem_too(client, monkeypatch):
     def breaks(*_):
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(routes, "search_answer", breaks)
+    monkeypatch.setattr(searching, "search_answer", breaks)
     said = problem(ask(client, png()), 500, "the service made a mistake")
     assert "secret" not in str(said)
 

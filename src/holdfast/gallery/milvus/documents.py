@@ -1,4 +1,4 @@
-"""What a gallery in Milvus says of itself: its committed state, who writes it, and its kept certificates.
+"""What a gallery in Milvus says of itself: its committed state, and who writes it.
 
 Milvus has no transactions, but an insert of rows in one call is seen whole or not at all, and a read with
 consistency Strong sees every write that ended before it. On these two everything here stands:
@@ -19,7 +19,6 @@ import json
 import random
 import time
 import uuid
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -29,7 +28,6 @@ import numpy as np
 
 from holdfast.errors import GalleryError
 from holdfast.gallery.exact import Slots
-from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.gallery.milvus.address import DOCUMENTS, Index
 from holdfast.gallery.milvus.link import MOST, Link
 from holdfast.gallery.values import EmbedderInfo
@@ -367,44 +365,3 @@ def spans_of(slots: Slots) -> tuple[Span, ...]:
 
 def _spans(claim: Document) -> list[Span]:
     return [(int(first), int(last)) for first, last in json.loads(claim.body)]
-
-
-def certificate_name(query: str, threat: str, k: int) -> str:
-    """The same for certificates that replace each other."""
-    return f"{zlib.crc32(repr((query, threat, k)).encode()):08x}"
-
-
-def number_of(certificate: Document) -> int:
-    """The larger, the newer; 0 for one whose name does not say it."""
-    parts = certificate.name.split("-")
-    return int(parts[1]) if len(parts) == 3 else 0
-
-
-def encode_certificate(one: Kept, number: int) -> Document:
-    """A kept certificate as text, every number exactly as it is; newer ones have a larger `number`."""
-    arrays = {
-        name: None if array is None else array.astype(kind).tobytes().hex()
-        for name, kind, array in (
-            ("embedding", "<f4", one.embedding),
-            ("centre", "<f8", one.centre),
-            ("radius", "<f8", one.radius),
-        )
-    }
-    hits = [asdict(hit) for hit in one.hits]
-    said = {"query": one.query, "threat": one.threat, "k": one.k, "generation": one.generation}
-    body = json.dumps({**said, "hits": hits, "unit_norm": one.unit_norm, **arrays})
-    name = f"{certificate_name(one.query, one.threat, one.k)}-{number}-{uuid.uuid4().hex}"
-    return Document(CERTIFICATE, name, f"{zlib.crc32(body.encode()):08x}{body}")
-
-
-def decode_certificate(document: Document) -> Kept:
-    """The certificate; refused if it is not what was written."""
-    body = document.body[8:]
-    if f"{zlib.crc32(body.encode()):08x}" != document.body[:8]:
-        raise GalleryError(f"the kept certificate {document.name} does not match its checksum; forget it")
-    found = json.loads(body)
-    for name, kind in (("embedding", "<f4"), ("centre", "<f8"), ("radius", "<f8")):
-        if found[name] is not None:
-            found[name] = np.frombuffer(bytes.fromhex(found[name]), dtype=kind).copy()
-    found["hits"] = tuple(KeptHit(**hit) for hit in found["hits"])
-    return Kept(**found)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import operator
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -16,31 +14,23 @@ from numpy.typing import ArrayLike
 from holdfast.errors import GalleryError
 from holdfast.gallery import boxes as box_columns
 from holdfast.gallery.boxes import Boxes, named
-from holdfast.gallery.columns import largest_norm
 from holdfast.gallery.exact import Doubles, Floats, Slots
 from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.kept import Kept
-from holdfast.gallery.milvus import check, rows
-from holdfast.gallery.milvus.address import DOCUMENTS, Address, Index, parse
+from holdfast.gallery.milvus import check, making, rows
+from holdfast.gallery.milvus.address import Address, parse
+from holdfast.gallery.milvus.certificates import Certificates
 from holdfast.gallery.milvus.documents import (
-    CERTIFICATE,
-    CLAIM,
-    STATE,
-    Claim,
     Documents,
-    Span,
     State,
-    decode_certificate,
-    encode_certificate,
-    number_of,
-    spans_of,
 )
 from holdfast.gallery.milvus.link import Link
 from holdfast.gallery.milvus.rows import LostError
 from holdfast.gallery.milvus.view import RemoteScan, View
+from holdfast.gallery.milvus.writer import Writer
 from holdfast.gallery.ranking import Ranked, hits, rank
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hits, Item
-from holdfast.gallery.writing import PIECE, make_items, matrix, some
+from holdfast.gallery.writing import make_items, matrix, some
 
 T = TypeVar("T")
 
@@ -72,6 +62,7 @@ class MilvusGallery:
         self._link, self._uid, self._dim = link, state.uid, state.dim
         self._name = link.address.name
         self._documents = Documents(link, self._name)
+        self._certificates = Certificates(self._documents)
         self._readonly, self._wait = readonly, wait
         self._lock = threading.RLock()
         self._view: View | None = None
@@ -89,43 +80,8 @@ class MilvusGallery:
         wait: float = WAIT,
     ) -> MilvusGallery:
         """A new, empty gallery; an old one is replaced only if `overwrite`, any other collection never is."""
-        address = parse(location) if isinstance(location, str) else location
-        if not rows.DIMS[0] <= dim <= rows.DIMS[1]:
-            raise GalleryError(
-                f"Milvus stores vectors of {rows.DIMS[0]} to {rows.DIMS[1]:,} numbers, not {dim}"
-            )
-        link = Link(address)
-        try:
-            documents = Documents(link, address.name)
-            documents.prepare()
-            old = documents.state()
-            if old is not None and not overwrite:
-                raise GalleryError(
-                    f"{address} exists already; choose another name, or say that it is overwritten"
-                )
-            if link.has(address.name) and tuple(link.fields(address.name)) != rows.CANDIDATE:
-                raise GalleryError(f"{address} exists and is not a gallery; choose another name")
-            # The old state goes first: a reader that then misses rows finds that its gallery is gone.
-            documents.delete(documents.read(STATE, CLAIM, CERTIFICATE))
-            _drop(link, address.name)
-            index = address.index or Index()
-            link.create(address.name, rows.candidate_fields(dim), index)
-            link.load(address.name)
-            state = State(
-                uuid.uuid4().hex,
-                dim,
-                embedder.fingerprint,
-                embedder.card,
-                embedder.location,
-                datetime.now(UTC).isoformat(timespec="seconds"),
-                index,
-                serial=1 if old is None else old.serial + 1,
-            )
-            documents.commit(state)
-            return cls(link, state, wait=wait)
-        except BaseException:
-            link.close()
-            raise
+        link, state = making.create(_address(location), dim, embedder, overwrite=overwrite)
+        return cls(link, state, wait=wait)
 
     @classmethod
     def open(
@@ -137,26 +93,8 @@ class MilvusGallery:
         wait: float = WAIT,
     ) -> MilvusGallery:
         """The gallery at `location`; with `embedder` given, one that another made is refused."""
-        address = parse(location) if isinstance(location, str) else location
-        missing = GalleryError(f"there is no gallery at {address}; make one with 'holdfast index'")
-        if address.file is not None and not address.file.exists():
-            raise missing
-        link = Link(address)
+        link, state = making.find(_address(location))
         try:
-            state = _stored(link)
-            if state is None:
-                raise missing
-            if address.index is not None and address.index != state.index:
-                raise GalleryError(
-                    f"{address} was made with index {state.index.kind} {state.index.build or ''}".rstrip()
-                    + "; leave the index out, or make another gallery"
-                )
-            for name in (address.name, *state.boxes.values()):
-                if not link.has(name):
-                    raise GalleryError(
-                        f"{address} is damaged (its collection {name} is gone); index the images again"
-                    )
-            link.load(address.name, *state.boxes.values())
             gallery = cls(link, state, readonly=readonly, wait=wait)
             if embedder is not None:
                 gallery.check_embedder(embedder)
@@ -370,33 +308,33 @@ class MilvusGallery:
             raise GalleryError(f"{len(new)} ids came with {len(content)} vectors; give one for each")
         given = dict(boxes or {})
         box_columns.rows(given, content)  # refuses boxes that do not fit
-        with self._write(len(new)) as claim:
-            if claim.state.boxes.keys() != given.keys():
-                has, found = (named(*sorted(sizes)) or "none" for sizes in (claim.state.boxes, given))
+        with self._write(len(new)) as writer:
+            if writer.claim.state.boxes.keys() != given.keys():
+                has, found = (named(*sorted(sizes)) or "none" for sizes in (writer.claim.state.boxes, given))
                 raise GalleryError(
                     f"every candidate has the boxes that its gallery has: found boxes for {found}, not {has};"
                     " nothing was added"
                 )
-            present = self._seen(claim).find([item.id for item in new])
+            present = writer.seen.find([item.id for item in new])
             if present and not replace:
                 raise GalleryError(f"already in the gallery: {some(list(present))}; nothing was added")
-            self._put(claim, new, content, given, np.array(list(present.values()), dtype=np.int64))
+            writer.put(new, content, given, np.array(list(present.values()), dtype=np.int64))
 
     def describe(self, changed: Sequence[Item]) -> None:
         """Give items that are there another label, path and digest, all or none; vectors and boxes stay."""
         if not changed:
             return
         new = make_items(*zip(*((i.id, i.label, i.path, i.digest) for i in changed), strict=True))
-        with self._write(len(new)) as claim:
-            view = self._seen(claim)
+        with self._write(len(new)) as writer:
+            view = writer.seen
             present = view.find([item.id for item in new])
             missing = [item.id for item in new if item.id not in present]
             if missing:
                 raise GalleryError(f"not in the gallery: {some(missing)}; nothing was changed")
             slots = np.array([present[item.id] for item in new], dtype=np.int64)
             places = view.places(slots)
-            given = {eps: view.boxes(eps, places)[0] for eps in claim.state.boxes}
-            self._put(claim, new, view.rows[places], given, slots)
+            given = {eps: view.boxes(eps, places)[0] for eps in writer.claim.state.boxes}
+            writer.put(new, view.rows[places], given, slots)
 
     def add_boxes(self, eps: float, make: Callable[[list[Item], Floats], Boxes]) -> None:
         """Give every candidate a box for `eps`, all or none; a gallery that has them is left as it is."""
@@ -406,93 +344,42 @@ class MilvusGallery:
             raise GalleryError(
                 f"Milvus stores boxes of at most {rows.DIMS[1] // 2:,} numbers, not {self._dim}"
             )
-        with self._write(0) as claim:
-            if eps in claim.state.boxes:
-                return
-            name = f"{self._name}__boxes_{uuid.uuid4().hex[:12]}"
-            self._link.create(name, rows.box_fields(self._dim), Index())
-            try:
-                stamp = 0
-                for page in self._seen(claim).every(["slot", "vector", "item", "check"]):
-                    for first in range(0, len(page), PIECE):
-                        part = page[first : first + PIECE]
-                        vectors = rows.vectors_of(part, self._dim)
-                        made = make([rows.item_of(row) for row in part], vectors)
-                        claim.beat()
-                        box_columns.rows({eps: made}, vectors)
-                        new = rows.boxes([int(row["slot"]) for row in part], made, vectors)
-                        stamp = self._link.insert(name, new, 8 * self._dim, claim.beat)
-                self._link.load(name)
-                stamps = {**claim.state.stamps, name: stamp}
-                held = {**claim.state.boxes, eps: name}
-                claim.commit(boxes=held, stamps=stamps, generation=claim.state.generation + 1)
-            except BaseException:
-                if not claim.unsure:  # Else a state may name it; `compact` drops it if none does.
-                    with suppress(GalleryError):
-                        self._link.drop(name)
-                raise
+        with self._write(0) as writer:
+            if eps not in writer.claim.state.boxes:
+                writer.add_boxes(eps, make)
 
     def remove(self, ids: Iterable[str]) -> int:
         """Remove those of `ids` that are there, all or none, and say how many there were."""
         if isinstance(ids, str):
             raise GalleryError(f"ids must be a list of strings, not the one string '{ids}'")
         chosen = list(ids)
-        with self._write(0) as claim:
-            slots = np.array(list(self._seen(claim).find(chosen).values()), dtype=np.int64)
+        with self._write(0) as writer:
+            slots = np.array(list(writer.seen.find(chosen).values()), dtype=np.int64)
             if len(slots):
-                self._commit(claim, claim.state.count - len(slots), slots)
+                writer.take(slots)
         return len(slots)
 
     def certificates(self) -> list[Kept]:
         """The kept certificates, by query."""
-        found = sorted(self._documents.read(CERTIFICATE), key=number_of)
-        newest = {_named(one): one for one in map(decode_certificate, found)}
-        return [newest[key] for key in sorted(newest)]
+        return self._certificates.all()
 
     def keep(self, certificates: Sequence[Kept], *, instead_of: Sequence[Kept] | None = None) -> None:
         """Keep these certificates; one for the same query, threat and k is replaced."""
         with self._write(0):
-            there = self._documents.read(CERTIFICATE)
-            if instead_of is not None:
-                bodies = {one.body for one in there}
-                still = {_named(one) for one in instead_of if encode_certificate(one, 0).body in bodies}
-                certificates = [one for one in certificates if _named(one) in still]
-            # Who dies before the old ones are deleted leaves both: the larger number counts.
-            first = 1 + max(map(number_of, there), default=0)
-            new = [encode_certificate(one, first + at) for at, one in enumerate(certificates)]
-            prefixes = {one.name.partition("-")[0] for one in new}
-            alike = [one for one in there if one.name.partition("-")[0] in prefixes]
-            asked = {(one.query, one.threat, one.k) for one in certificates}
-            old = [one for one in alike if _named(decode_certificate(one)) in asked]
-            self._documents.write(new)
-            self._documents.delete(old)
+            self._certificates.keep(certificates, instead_of)
 
     def forget(self, queries: Sequence[str]) -> int:
         """Drop the certificates of these queries, and say how many there were."""
         with self._write(0):
-            found = self._documents.read(CERTIFICATE)
-            gone = [one for one in found if decode_certificate(one).query in set(queries)]
-            self._documents.delete(gone)
-        return len(gone)
+            return self._certificates.forget(queries)
 
     def compact(self) -> None:
         """Delete rows that belong to no candidate, and have Milvus put its disk in order.
 
         Also finds the largest norm anew, which removals leave as it was: certificates are sharper by it.
         """
-        with self._write(0) as claim:
-            self._sweep(claim)
-            norm = 0.0
-            for page in self._seen(claim).every(["slot", "vector", "check"]):
-                norm = max(norm, largest_norm(rows.vectors_of(page, self._dim)))
-                claim.beat()
-            claim.commit(max_norm=norm)
-            state = claim.state
-            known = {self._name, *state.boxes.values()}
-            for name in self._link.collections():
-                if name.startswith(f"{self._name}__boxes_") and name not in known:
-                    self._link.drop(name)
-            self._link.tidy(*known)
+        with self._write(0) as writer:
+            writer.compact()
 
     def verify(self) -> list[str]:
         """Read everything and compare; one line for each problem found, none if the gallery is sound."""
@@ -520,7 +407,7 @@ class MilvusGallery:
             raise AssertionError
 
     @contextmanager
-    def _write(self, size: int) -> Iterator[Claim]:
+    def _write(self, size: int) -> Iterator[Writer]:
         with self._lock:
             if self._readonly:
                 raise GalleryError(
@@ -534,48 +421,11 @@ class MilvusGallery:
                 if claim.state.uid != self._uid:
                     raise GalleryError(f"{self.path} was replaced or deleted; open it again")
                 try:
-                    yield claim
+                    yield Writer(self._link, self._name, self._dim, claim)
                 except LostError as cause:
                     raise GalleryError(
                         f"{self.path} is damaged ({cause}); see 'holdfast gallery verify'"
                     ) from cause
-
-    def _seen(self, claim: Claim) -> View:
-        return View(self._link, self._name, claim.state)
-
-    def _put(
-        self, claim: Claim, new: list[Item], vectors: Floats, given: Mapping[float, Boxes], old: Slots
-    ) -> None:
-        """Write candidates into the claimed slots, and commit them in the place of those in `old`."""
-        slots = range(*claim.slots)
-        made = {self._name: rows.candidates(slots, new, vectors)}
-        for eps, name in claim.state.boxes.items():
-            made[name] = rows.boxes(slots, given[eps], vectors)
-        claim.dirty = True
-        stamps = dict(claim.state.stamps)
-        for name, content in made.items():
-            stamps[name] = self._link.insert(name, content, 8 * self._dim + 1024, claim.beat)
-        norm = max(claim.state.max_norm, largest_norm(vectors))
-        count = claim.state.count + len(new) - len(old)
-        self._commit(claim, count, old, next_slot=claim.slots[1], max_norm=norm, stamps=stamps)
-
-    def _commit(self, claim: Claim, count: int, old: Slots, **changes: object) -> None:
-        dead = [*claim.state.dead, *spans_of(old)]
-        if not count:
-            changes["max_norm"] = 0.0
-        claim.commit(count=count, generation=claim.state.generation + 1, dead=dead, **changes)
-        if len(old):
-            with suppress(GalleryError):  # They are gone for readers; the rows can wait for `compact`.
-                self._sweep(claim)
-
-    def _sweep(self, claim: Claim) -> None:
-        """Delete the rows of slots that hold no candidate."""
-        stamps = dict(claim.state.stamps)
-        for name in (self._name, *claim.state.boxes.values()):
-            for expression in _chosen([*claim.state.dead, *claim.state.lost]):
-                stamps[name] = self._link.delete(name, expression)
-                claim.beat()
-        claim.commit(stamps=stamps, dead=())
 
     def _filled(self, view: View) -> View:
         if not view.state.count:
@@ -602,55 +452,6 @@ class MilvusGallery:
         return {place: item.id for place, item in found.items()}
 
 
-def exists(location: str) -> bool:
-    """Whether there is a gallery at `location`."""
-    address = parse(location)
-    if address.file is not None and not address.file.exists():
-        return False
-    link = Link(address)
-    try:
-        return _stored(link) is not None
-    finally:
-        link.close()
-
-
-def discard(location: str) -> None:
-    """Take a gallery away, with all that it holds."""
-    address = parse(location)
-    link = Link(address)
-    try:
-        if _stored(link) is not None:
-            documents = Documents(link, address.name)
-            documents.delete(documents.read(STATE, CLAIM, CERTIFICATE))
-            _drop(link, address.name)
-    finally:
-        link.close()
-
-
-def _stored(link: Link) -> State | None:
-    if not link.has(DOCUMENTS):
-        return None
-    link.load(DOCUMENTS)
-    return Documents(link, link.address.name).state()
-
-
-def _drop(link: Link, name: str) -> None:
-    for one in link.collections():
-        if one == name or one.startswith(f"{name}__boxes_"):
-            link.drop(one)
-
-
-def _named(one: Kept) -> tuple[str, str, int]:
-    return one.query, one.threat, one.k
-
-
-def _chosen(spans: Sequence[Span]) -> Iterator[str]:
-    """Expressions that name these slots by their primary keys."""
-    slots = [slot for first, last in spans for slot in range(first, last)]
-    for first in range(0, len(slots), 1000):
-        yield f"slot in {slots[first : first + 1000]}"
-
-
 def _at_most(k: int, count: int) -> int:
     try:
         wanted = operator.index(k)
@@ -659,3 +460,7 @@ def _at_most(k: int, count: int) -> int:
     if wanted < 1:
         raise GalleryError(f"k is at least 1, not {k}")
     return min(wanted, count)
+
+
+def _address(location: str | Address) -> Address:
+    return parse(location) if isinstance(location, str) else location
