@@ -6,7 +6,7 @@ import json
 import shutil
 import tarfile
 
-from command import holdfast
+from command import here as holdfast
 from PIL import Image
 
 from holdfast import __version__
