@@ -15,6 +15,7 @@ from torch import nn
 import holdfast
 from holdfast.data import read_image
 from holdfast.errors import DataError, GalleryError, ModelError
+from holdfast.gallery import Gallery
 
 
 @pytest.fixture
@@ -82,6 +83,17 @@ def test_a_gallery_that_got_nothing_is_not_left_behind(tmp_path):
     with pytest.raises(DataError):
         holdfast.index(holdfast.wrap(network(0), (3, 16, 16)), tmp_path / "empty", tmp_path / "shop.gallery")
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_gallery_that_no_longer_answers_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+
+    def gone(gallery):
+        raise GalleryError("gone")
+
+    monkeypatch.setattr(Gallery, "__len__", gone)
+    with pytest.raises(DataError, match="no images"):
+        holdfast.index(holdfast.wrap(network(0), (3, 16, 16)), tmp_path / "empty", tmp_path / "shop.gallery")
 
 
 def test_train_takes_tables(tmp_path):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.certify.smoothing import Smoothing
 from holdfast.data import read_image
-from holdfast.errors import GalleryError, RunError, StorageError
+from holdfast.errors import GalleryError, HoldfastError, RunError, StorageError
 from holdfast.gallery import (
     AnyGallery,
     Gallery,
@@ -110,11 +110,19 @@ def open_and_index(
         done.cache = _refreshed(gallery)
         return gallery, done
     except BaseException:
-        empty = len(gallery) == 0
+        unused = not existed and _is_empty(gallery)
         gallery.close()
-        if empty and not existed:
+        if unused:
             discard_gallery(out)
         raise
+
+
+def _is_empty(gallery: AnyGallery) -> bool:
+    """Whether it surely holds nothing; a gallery that cannot say so must not hide why."""
+    try:
+        return len(gallery) == 0
+    except HoldfastError:
+        return False
 
 
 def _under(embedder: AnyEmbedder, path: str | Path | None, metric: Metric | None) -> AnyEmbedder:
