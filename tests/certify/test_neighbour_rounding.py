@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.attacks.neighbours import smallest_move
+from holdfast.bounds.neighbours import absolute_norm
 from holdfast.certify.mahalanobis import Neighbours, exact_radius, flips, knn_radius
 
 getcontext().prec = 60
@@ -44,10 +45,13 @@ def true_radius(point, vectors, labels, g):
 
 @pytest.mark.parametrize("offset", [0.0, 1.0, 1e3])
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-7])
-def test_no_bound_is_above_the_true_one(offset, scale):
+@pytest.mark.parametrize("kind", ["dense", "diagonal"])
+def test_no_bound_is_above_the_true_one(offset, scale, kind):
     random = np.random.default_rng(5)
     for _ in range(12):
         g = random.normal(size=(4, 4)) * np.array([1, 1e-2, 1e-3, 1])[:, None]
+        if kind == "diagonal":
+            g = np.diag(np.diag(g))
         vectors = offset + scale * random.normal(size=(8, 4))
         labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
         point = vectors[0] + 0.1 * scale * random.normal(size=4)
@@ -56,6 +60,14 @@ def test_no_bound_is_above_the_true_one(offset, scale):
         assert Decimal(found) <= truth
         if scale == 1.0 and offset <= 1:
             assert found == pytest.approx(float(truth), rel=1e-6)
+
+
+def test_what_a_product_can_be_off_by():
+    random = np.random.default_rng(0)
+    for shape in [(1, 1), (3, 7), (40, 40)]:
+        for g in (random.normal(size=shape), random.normal(size=shape) * np.eye(*shape), np.zeros(shape)):
+            assert absolute_norm(g) >= np.linalg.norm(np.abs(g), 2)
+    assert absolute_norm(np.eye(784)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("offset", "width"), [(10.0, 1e-2), (10.0, 1e-5), (1e3, 1e-2), (1e3, 1e-5)])
