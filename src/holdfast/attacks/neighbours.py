@@ -8,7 +8,7 @@ returned was tried, in float64 and against all vectors; ties count for the attac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,8 +58,9 @@ class _Search:
         order = np.argsort(self.squared, kind="stable")
         own = known.labels[order] == label
         self.ours, self.others = order[own], order[~own]
+        self.reach = float(np.sqrt(self.squared[order[min(k, len(order)) - 1]]))
         self.pool = order
-        """Vectors that can be among the K nearest after a move shorter than the best one."""
+        """Vectors that can be among the K nearest after a move shorter than the best one, nearest first."""
 
     def consider(self, move: Array) -> bool:
         """Take a move that works and is shorter than the best."""
@@ -71,8 +72,7 @@ class _Search:
             return False
         self.best, self.move = length, move
         # The K-th distance now, and what both ends can gain on each other.
-        reach = np.sqrt(self.squared[self.pool[min(self.k, len(self.pool)) - 1]])
-        far = (reach + 2 * self.known.stretch * length) * (1 + 1e-9)
+        far = (self.reach + 2 * self.known.stretch * length) * (1 + 1e-9)
         self.pool = self.pool[np.sqrt(self.squared[self.pool]) <= far]
         return True
 
@@ -80,10 +80,21 @@ class _Search:
         """The move, kept inside the limits."""
         return move if self.limits is None else self.limits.clip(move)
 
-    def works(self, move: Array) -> bool:
-        """Whether a move that is not longer than the best makes the class lose."""
-        squared = self.known.squared(self.point + self.within(move), self.pool)
-        return outvoted(squared, self.known.labels[self.pool], self.label, self.k) is not None
+    def along(self, way: Array) -> Callable[[float], bool]:
+        """Whether so much of a way makes the class lose, if that is not longer than the best move.
+
+        But for what is the same for all, a squared distance falls by 2(Mx)·δ: exact enough to say where to look.
+        """
+        squared, labels, pulls = self.squared, self.known.labels, self.known.u
+        if len(self.pool) < len(squared):
+            squared, labels, pulls = squared[self.pool], labels[self.pool], pulls[self.pool]
+        slope = 2 * pulls @ way
+
+        def works(factor: float) -> bool:
+            gained = factor * slope if self.limits is None else 2 * pulls @ self.within(factor * way)
+            return outvoted(squared - gained, labels, self.label, self.k) is not None
+
+        return works
 
     def pair_at(self, move: Array) -> _Pair | None:
         """The K nearest of a moved point, ties resolved for the class that outvotes; None if none does."""
@@ -262,13 +273,13 @@ def _walk(search: _Search) -> None:
 
 def _along(search: _Search, way: Array, factors: Iterable[float]) -> None:
     """Look at some places along a way; from the first where it works, bisect back and descend."""
-    low = 0.0
+    low, works = 0.0, search.along(way)
     for factor in factors:
-        if search.works(factor * way):
+        if works(factor):
             high = factor
             for _ in range(HALVINGS):
                 middle = (low + high) / 2
-                low, high = (low, middle) if search.works(middle * way) else (middle, high)
+                low, high = (low, middle) if works(middle) else (middle, high)
             move = search.within(high * way)
             # Also a longer move may lead to a pair with a shorter one.
             search.consider(move)
