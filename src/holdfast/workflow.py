@@ -57,7 +57,7 @@ def index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
 ) -> AnyGallery:
-    """A gallery at `out` of all images in a folder or tar; one that is there already is brought up to date.
+    """A gallery at `out` of all images in a folder, tar or bucket; one that is there already is brought up to date.
 
     With `boxes` it also holds what each candidate can become when its image is altered within linf:eps. With
     `smooth` its vectors are means over noisy copies, and searches say how far each hit holds in l2. With `metric`
@@ -65,7 +65,7 @@ def index(
     """
     gallery, _ = open_and_index(
         embedder,
-        Path(images),
+        images,
         out,
         prefix=prefix,
         prune=prune,
@@ -78,7 +78,7 @@ def index(
 
 def open_and_index(
     embedder: AnyEmbedder,
-    images: Path,
+    images: str | Path,
     out: str | Path,
     *,
     location: Path | None = None,

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def index(
     model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
-    images: Annotated[Path, typer.Argument(help="A folder or tar of images; folders in it become labels.")],
+    images: Annotated[
+        str,
+        typer.Argument(help="A folder or tar of images, or s3://BUCKET/PREFIX; folders in it become labels."),
+    ],
     out: Annotated[
         str,
         typer.Option(
@@ -51,7 +54,7 @@ def index(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Embed a folder of images into a gallery. Run it again to add what is new."""
+    """Embed a folder, tar or bucket of images into a gallery. Run it again to add what is new."""
     from holdfast import models
     from holdfast.certify.smoothing import check_samples, parse_smoothing
     from holdfast.errors import ConfigError

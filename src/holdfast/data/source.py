@@ -1,4 +1,4 @@
-"""Where the files of a data set are: a folder, or an uncompressed tar read in place."""
+"""Where the files of a data set are: a folder, an uncompressed tar read in place, or a bucket."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ _COMPRESSED = {
 }
 
 
+IN_ARCHIVE = "!/"
+"""Between the path of a tar and the name of a member, in the place of a file."""
+
+
 @dataclass(frozen=True)
 class Stored:
     """What is known of a file before it is read. `place` is where its bytes begin in an archive."""
@@ -36,7 +40,7 @@ class Source(ABC):
 
     is_archive: bool = False
 
-    def __init__(self, path: Path, files: Mapping[str, Stored]) -> None:
+    def __init__(self, path: Path | str, files: Mapping[str, Stored]) -> None:
         self.path = path
         self.files = files
 
@@ -54,9 +58,17 @@ class Source(ABC):
         except (KeyError, OSError, UnicodeDecodeError) as cause:
             raise DataError(f"could not read {name} in {self.path}; get the data set again") from cause
 
+    @abstractmethod
     def stamp(self) -> str:
         """Changes whenever the source as a whole is another one."""
-        return str(self.path.resolve())
+
+    @abstractmethod
+    def place(self, name: str) -> str:
+        """Where the file is, for whoever looks for it later."""
+
+    def covers(self, place: str) -> bool:
+        """Whether a file at that place, were it still there, would surely be one of `files`."""
+        return False
 
     def root_of(self, *markers: str) -> str | None:
         """The folder (with its slash, or "") that holds all `markers`: the one nearest the top."""
@@ -80,10 +92,17 @@ class FolderSource(Source):
     """The regular files below a folder."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, _by_name(_walk(path)))
+        super().__init__(path, by_name(_walk(path)))
+        self._top = path
 
     def read(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        return (self._top / name).read_bytes()
+
+    def stamp(self) -> str:
+        return str(self._top.resolve())
+
+    def place(self, name: str) -> str:
+        return str(self._top.resolve() / name)
 
 
 class TarSource(Source):
@@ -92,7 +111,8 @@ class TarSource(Source):
     is_archive = True
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, _by_name(_index(path)))
+        super().__init__(path, by_name(_index(path)))
+        self._place = path.resolve()
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._modified = os.fstat(self._handle).st_mtime_ns
 
@@ -108,7 +128,13 @@ class TarSource(Source):
         return b"".join(pieces)
 
     def stamp(self) -> str:
-        return f"{super().stamp()} {self._modified}"
+        return f"{self._place} {self._modified}"
+
+    def place(self, name: str) -> str:
+        return f"{self._place}{IN_ARCHIVE}{name}"
+
+    def covers(self, place: str) -> bool:
+        return place.startswith(f"{self._place}{IN_ARCHIVE}")
 
     def close(self) -> None:
         if self._handle >= 0:
@@ -116,8 +142,13 @@ class TarSource(Source):
             self._handle = -1
 
 
-def open_source(path: Path) -> Source:
-    """The folder or tar at `path`, or one line that says what it should have been."""
+def open_source(location: Path | str) -> Source:
+    """The folder, tar or bucket at `location`, or one line that says what it should have been."""
+    from holdfast.data import bucket
+
+    if bucket.is_bucket(location):
+        return bucket.BucketSource(str(location))
+    path = Path(location)
     try:
         if path.is_dir():
             return FolderSource(path)
@@ -140,7 +171,7 @@ def open_source(path: Path) -> Source:
         raise DataError(f"could not open {what}: {cause.strerror}; check its permissions") from cause
 
 
-def _by_name(files: Iterator[tuple[str, Stored]]) -> dict[str, Stored]:
+def by_name(files: Iterator[tuple[str, Stored]]) -> dict[str, Stored]:
     """Files in the order of their names; of a name that an archive holds twice, the last, as tar does."""
     found = dict(files)
     return {name: found[name] for name in sorted(found)}
@@ -151,7 +182,7 @@ def _index(path: Path) -> Iterator[tuple[str, Stored]]:
     with tarfile.open(path, "r:") as archive:
         for member in archive:
             name = member.name.removeprefix("./")
-            if not member.isreg() or member.issparse() or not _is_inside(name):
+            if not member.isreg() or member.issparse() or not is_inside(name):
                 continue
             if member.offset_data + member.size > length:
                 raise tarfile.ReadError(f"it ends inside {name}")
@@ -164,7 +195,7 @@ def _index(path: Path) -> Iterator[tuple[str, Stored]]:
             raise tarfile.ReadError("it has no end")
 
 
-def _is_inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
     """Whether a member's name stays below the archive's top."""
     return bool(name) and not name.startswith("/") and ".." not in name.split("/")
 

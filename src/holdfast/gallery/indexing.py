@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.data import Skipped, decode, open_source
+from holdfast.data.bucket import is_bucket, object_exists, read_object
 from holdfast.data.decoding import content, workers
 from holdfast.data.sets import folder
-from holdfast.data.source import Source
+from holdfast.data.source import IN_ARCHIVE, Source
 from holdfast.errors import DataError, GalleryError, ImageError
 from holdfast.gallery.bounding import Bounder
 from holdfast.gallery.boxes import Boxes, named
@@ -29,8 +30,6 @@ from holdfast.progress import bar
 from holdfast.spec import ImageSpec
 
 PIECE = 256
-IN_ARCHIVE = "!/"
-"""Between the path of a tar and the name of a member, in the stored path of an image."""
 
 
 @dataclass
@@ -77,14 +76,14 @@ def as_stored(embedder: AnyEmbedder, info: EmbedderInfo) -> AnyEmbedder:
 
 def index_images(
     embedder: AnyEmbedder,
-    images: Path,
+    images: Path | str,
     gallery: AnyGallery,
     *,
     prefix: str = "",
     prune: bool = False,
     boxes: float | None = None,
 ) -> Indexed:
-    """Bring `gallery` up to date with the folder or tar `images`; each piece is committed as it is done.
+    """Bring `gallery` up to date with the folder, tar or bucket `images`; each piece is committed as it is done.
 
     An image's id is `prefix` and its path below `images`; its label is its class folder, if it has
     one. Images whose bytes have not changed are not embedded again, so a stopped run goes on where
@@ -99,16 +98,16 @@ def index_images(
     with open_source(images) as source:
         labels = _labels(source)
         if not labels:
-            raise DataError(f"there are no images in {images}; name a folder or tar of images")
+            raise DataError(f"there are no images in {images}; name a folder, tar or bucket of images")
         known = gallery.catalogue()
         wanted = [
-            Item(prefix + folder.readable(name), label, _stored_path(source, name))
+            Item(prefix + folder.readable(name), label, folder.readable(source.place(name)))
             for name, label in labels.items()
         ]
         _check_ids(wanted, known)
         here = {item.id for item in wanted}
         others = [item for item in known.values() if item.id not in here]
-        gone = {item.id for item in others if not _exists(item.path, images)} if prune else set()
+        gone = {item.id for item in others if not _exists(item.path, source)} if prune else set()
         if boxes is not None and boxes not in maker.sizes:
             # Said before anything is written.
             _check_found(boxes, [i.id for i in others if i.id not in gone and _unchanged(i) is None])
@@ -143,6 +142,8 @@ def stored_image(path: str | None) -> bytes | None:
         return None
     archive, _, member = path.partition(IN_ARCHIVE)
     try:
+        if is_bucket(path):
+            return read_object(path)
         return _opened(Path(archive)).read(member) if member else Path(path).read_bytes()
     except (OSError, KeyError, DataError):
         return None
@@ -174,14 +175,15 @@ def _check_ids(wanted: Sequence[Item], known: dict[str, Item]) -> None:
             )
 
 
-def _exists(path: str | None, source: Path | None) -> bool:
-    """Whether a stored image is still there; a member of the tar being indexed is not, if it is not listed."""
+def _exists(path: str | None, source: Source | None) -> bool:
+    """Whether a stored image is still there; one of the tar or bucket being indexed is not, if it is not listed."""
     if path is None:
         return True
-    archive, _, member = path.partition(IN_ARCHIVE)
-    if member and source is not None and Path(archive) == source.resolve():
+    if source is not None and source.covers(path):
         return False
-    return Path(archive).exists()
+    if is_bucket(path):
+        return object_exists(path)
+    return Path(path.partition(IN_ARCHIVE)[0]).exists()
 
 
 def _read(source: Source, name: str, item: Item, old: Item | None, spec: ImageSpec) -> _Read:
@@ -272,12 +274,3 @@ def _store(
     done.updated += updated
     done.added += len(fresh) + len(moved) - updated
     done.unchanged += len(kept) - len(moved)
-
-
-def _stored_path(source: Source, name: str) -> str:
-    where = (
-        f"{source.path.resolve()}{IN_ARCHIVE}{name}"
-        if source.is_archive
-        else str(source.path.resolve() / name)
-    )
-    return folder.readable(where)
