@@ -10,6 +10,7 @@ import pytest
 from holdfast.attacks.neighbours import smallest_move
 from holdfast.bounds.neighbours import absolute_norm
 from holdfast.certify.mahalanobis import Neighbours, exact_radius, flips, knn_radius
+from holdfast.errors import DataError
 
 getcontext().prec = 60
 
@@ -60,6 +61,31 @@ def test_no_bound_is_above_the_true_one(offset, scale, kind):
         assert Decimal(found) <= truth
         if scale == 1.0 and offset <= 1:
             assert found == pytest.approx(float(truth), rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [392, 784, 2000])
+def test_two_vectors_close_together_in_many_features(size):
+    """Their distance is what is left of ‖a‖² + ‖b‖² − 2ab, whose sums of many small terms all round one way."""
+    small, step = np.sqrt(0.99 * 2.0**-53), 0.01425
+    a, b = np.full(size, small), np.full(size, -small)
+    a[0], b[0] = 1 + 1.0001 * step, 1 + 0.0001 * step
+    known = Neighbours(np.stack([a, b, -a, -b]), np.array([0, 1, 0, 1]), np.eye(size))
+    square = sum((Decimal(float(p)) - Decimal(float(q))) ** 2 for p, q in zip(a, b, strict=True))
+    truth = square.sqrt() / 2
+    assert Decimal(knn_radius(a, 0, known)) <= truth
+    assert Decimal(exact_radius(a, 0, known).lower) <= truth
+    assert knn_radius(a, 0, known) == pytest.approx(float(truth), rel=1e-7)
+
+
+def test_what_has_no_finite_distance_is_refused():
+    vectors, labels = np.array([[0.0, 0.0], [1.0, 0.0]]), np.array([0, 1])
+    known = Neighbours(vectors, labels, np.eye(2))
+    for point in ([np.nan, 0.0], [np.inf, 0.0], [1e160, 0.0]):
+        for radius in (knn_radius, exact_radius):
+            with pytest.raises(DataError, match="no distance"):
+                radius(np.array(point), 0, known)
+    with pytest.raises(DataError, match="too large"):
+        Neighbours(vectors, labels, 1e154 * np.eye(2))
 
 
 def test_what_a_product_can_be_off_by():

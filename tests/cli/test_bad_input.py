@@ -57,10 +57,22 @@ def test_adversaries_that_cannot_be(tmp_path):
     wrong("--threat", "l2:0.5", says="training takes linf:EPS")
     wrong("--set", "defence.attack_steps=0", says="defence.attack_steps")
     wrong("--set", "defence.step=0", says="defence.step")
+    wrong("--set", "defence.attention=nan", says="defence.attention")
+    wrong("--set", "defence.attention=-5", says="defence.attention")
     wrong("--batch", 3, says="train.batch")
     wrong("--threat", "linf:0.1", says="and triplet has none", defence="triplet")
     wrong("--threat", "linf:0.1", says="give it to each part", defence="mixed")
     wrong("--set", "defence.moves=p", says="'a', 'pn' or 'apn'", defence="adversarial")
+
+
+def test_pictures_that_are_all_alike_leave_nothing_behind(tmp_path):
+    for place in ["a/0", "a/1", "a/2", "b/0", "b/1", "b/2"]:
+        path = tmp_path / "black" / f"{place}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (30, 30)).save(path)
+    words = ("train", "--data", tmp_path / "black", "--steps", 2, "--batch", 4, "--out", tmp_path / "run")
+    refused(*words, says="the same embedding")
+    assert not [path for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")]
 
 
 def test_a_class_of_one_image_is_said(tmp_path):

@@ -40,6 +40,7 @@ from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.milvus import documents, link, rows, view
 from holdfast.gallery.milvus import gallery as milvus_gallery
+from holdfast.gallery.milvus.certificates import encode_certificate
 from holdfast.gallery.milvus.gallery import ChangedError
 from holdfast.gallery.milvus.writer import Writer
 from holdfast.gallery.recheck import recheck
@@ -393,6 +394,17 @@ def test_of_two_certificates_of_one_name_the_newest_counts(milvus, monkeypatch):
             patch.setattr(documents.Documents, "delete", lambda *_: None)
             gallery.keep([dataclasses.replace(kept("q"), unit_norm=unit_norm)])
         assert [one.unit_norm for one in gallery.certificates()] == [unit_norm]
+
+
+def test_a_damaged_certificate_can_be_forgotten(milvus):
+    gallery = milvus.empty()
+    gallery.keep([kept("q"), kept("other")])
+    stored = encode_certificate(kept("q", k=5), 9)
+    gallery._documents.write([dataclasses.replace(stored, body="00000000" + stored.body[8:])])
+    with pytest.raises(GalleryError, match="does not match its checksum; forget it"):
+        gallery.certificates()
+    assert gallery.forget(["q"]) == 2
+    assert [one.query for one in gallery.certificates()] == ["other"]
 
 
 def test_another_reader_sees_a_write(engine, gallery):

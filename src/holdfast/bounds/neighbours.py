@@ -25,6 +25,7 @@ CLOSE = 1e-4
 class Neighbours:
     """Labelled training vectors under a metric, as certificates and attacks need them."""
 
+    @np.errstate(over="ignore", invalid="ignore")  # What is not finite in the end is refused.
     def __init__(self, vectors: Array, labels: Labels, transform: Array) -> None:
         if vectors.ndim != 2 or transform.ndim != 2 or vectors.shape[1] != transform.shape[1]:
             raise DataError(
@@ -52,10 +53,17 @@ class Neighbours:
         """‖Mx‖² of every vector."""
         self.stretch = float(np.linalg.norm(self.transform, 2))
         """‖G‖₂: ‖M(x − y)‖ ≤ ‖G‖₂ ‖G(x − y)‖."""
+        terms = 2 * (self.u.shape[1] + 4)
+        self.apart_error = max(ROUNDING, terms * np.finfo(np.float64).eps) / CLOSE
+        """At least the relative error of `apart`, whose terms may be 1 / CLOSE as large as it."""
         self.blur = (1e4 * ROUNDING) ** 2 * float(self.size.max(initial=0.0))
         """Squared distances of u below this are rounding: the metric does not tell the two vectors apart."""
         if self.stretch == 0:
             raise DataError("the metric is zero: every vector is as near as any other")
+        if not np.isfinite([self.noise_u, self.size.max(initial=0.0)]).all():
+            raise DataError(
+                "the vectors under the metric are too large for numbers of 64 bits; scale them down"
+            )
 
     def noise(self, point: Array) -> float:
         """At least by how much G(x − `point`) of any vector x is off, from how Gx and Gp were computed."""
@@ -63,10 +71,16 @@ class Neighbours:
 
     def squared(self, point: Array, rows: Labels | None = None) -> Array:
         """d_M of every vector, or of some rows, to `point`; a row's value does not depend on the others."""
-        z, here = self.z if rows is None else self.z[rows], self.transform @ (point - self.centre)
+        z = self.z if rows is None else self.z[rows]
         found = np.empty(len(z))
-        for first in range(0, len(z), ROWS):
-            np.square(z[first : first + ROWS] - here).sum(1, out=found[first : first + ROWS])
+        with np.errstate(over="ignore", invalid="ignore"):
+            here = self.transform @ (point - self.centre)
+            for first in range(0, len(z), ROWS):
+                np.square(z[first : first + ROWS] - here).sum(1, out=found[first : first + ROWS])
+        if not np.isfinite(found).all():
+            raise DataError(
+                "a point has no distance to the vectors: it contains NaN, or is infinitely far away"
+            )
         return found
 
     def apart(self, ours: Labels, others: Labels) -> Array:
@@ -104,7 +118,7 @@ def pair_distances(squared: Array, known: Neighbours, noise: float, ours: Labels
     """
     apart = known.apart(ours, others)
     told = apart > known.blur
-    length = 2 * (np.sqrt(np.where(told, apart * (1 + 1e4 * ROUNDING), 0.0)) + known.noise_u)
+    length = 2 * (np.sqrt(np.where(told, apart * (1 + known.apart_error), 0.0)) + known.noise_u)
     gap = np.maximum(gaps(squared[others], squared[ours][:, None], noise), 0.0)
     return np.asarray(np.divide(gap, length, out=np.zeros_like(gap), where=told & (length > 0)))
 

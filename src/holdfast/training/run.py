@@ -26,7 +26,7 @@ from holdfast.spec import ImageSpec
 from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
 from holdfast.training.defences import build_defence, defence_class
 from holdfast.training.features import cached_features, clean_features, drop_features
-from holdfast.training.loop import Images, Outcome, fit, total_steps
+from holdfast.training.loop import LOG, STATE, Images, Outcome, fit, total_steps
 from holdfast.training.processes import count, is_first, joined, wait_for_all
 
 CONFIG = "config.toml"
@@ -107,19 +107,26 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
         if config.train.part == "head":
             model, drawn = Head(embedder), cached_features(embedder, training, config.train, config.seed, out)
             watched = None if validation is None else clean_features(embedder, validation)
-        outcome = fit(
-            model,
-            drawn,
-            labels,
-            sampler,
-            defence,
-            config.train,
-            seed=config.seed,
-            folder=out,
-            data=training.digest(),
-            validate=validate if validation is not None else None,
-            warn=say,
-        )
+        try:
+            outcome = fit(
+                model,
+                drawn,
+                labels,
+                sampler,
+                defence,
+                config.train,
+                seed=config.seed,
+                folder=out,
+                data=training.digest(),
+                validate=validate if validation is not None else None,
+                warn=say,
+            )
+        except RunError:
+            # Refused before it had anything to go on from: the folder is free for another try.
+            if begun is None and is_first() and not (out / STATE).exists():
+                for name in (CONFIG, LOG):
+                    (out / name).unlink(missing_ok=True)
+            raise
         embedder.eval()
         if outcome.finished and is_first():
             models.save(

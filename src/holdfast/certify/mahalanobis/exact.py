@@ -37,7 +37,10 @@ __all__ = ["Exact", "exact_radius", "flips", "nearest_label"]
 
 @dataclass(frozen=True)
 class Exact:
-    """What is known of one point: no move shorter than `lower` changes its nearest neighbour's class, `move` does."""
+    """What is known of one point: no move shorter than `lower` changes its nearest neighbour's class, `move` does.
+
+    `lower` holds for the numbers as they are; that `move` does it is as float64 computes the distances.
+    """
 
     lower: float
     upper: float

@@ -14,6 +14,9 @@ from holdfast.errors import GalleryError
 from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.gallery.milvus.documents import CERTIFICATE, Document, Documents
 
+Key = tuple[str, str, int]
+"""Query, threat and k: what certificates that replace each other share."""
+
 
 class Certificates:
     """The kept certificates among the documents of one gallery; who changes them has claimed the gallery."""
@@ -40,19 +43,27 @@ class Certificates:
         prefixes = {one.name.partition("-")[0] for one in new}
         alike = [one for one in there if one.name.partition("-")[0] in prefixes]
         asked = {_named(one) for one in certificates}
-        old = [one for one in alike if _named(decode_certificate(one)) in asked]
+        old = [one for one in alike if (said := _said(one)) is None or said in asked]
         self._documents.write(new)
         self._documents.delete(old)
 
     def forget(self, queries: Sequence[str]) -> int:
-        """Drop those of these queries, and say how many there were."""
+        """Drop those of these queries, and say how many there were; damaged ones may be of any query and go too."""
         found = self._documents.read(CERTIFICATE)
-        gone = [one for one in found if decode_certificate(one).query in set(queries)]
+        gone = [one for one in found if (said := _said(one)) is None or said[0] in set(queries)]
         self._documents.delete(gone)
         return len(gone)
 
 
-def _named(one: Kept) -> tuple[str, str, int]:
+def _said(document: Document) -> Key | None:
+    """Of what query, threat and k it is; None where it is damaged."""
+    try:
+        return _named(decode_certificate(document))
+    except GalleryError:
+        return None
+
+
+def _named(one: Kept) -> Key:
     return one.query, one.threat, one.k
 
 

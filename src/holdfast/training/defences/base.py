@@ -18,7 +18,7 @@ from holdfast.training.samplers import ClassGroups, Sampler
 class DefenceOptions(BaseModel):
     """The settings of a defence: the `[defence]` table of a config."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str
 

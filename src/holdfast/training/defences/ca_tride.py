@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -32,7 +32,7 @@ class CaTrideOptions(AdversarialOptions):
     progressive: bool = True
     narrowing: bool = True
     stages: Literal["both", "cap", "anp"] = "both"
-    attention: float | Literal["auto"] = 10.0
+    attention: Annotated[float, Field(ge=0)] | Literal["auto"] = 10.0
     """λ: how much the near pairs count in C; `auto` follows how entangled the classes are."""
     measure: Literal["collapseness", "hardness"] = "collapseness"
     aware: bool = True
@@ -93,7 +93,10 @@ class CaTride(Adversarial):
         return self.search(embedder, images, clean, "a", lambda z: self._anp(z, clean.a), at)
 
     def loss(self, found: Found, embeddings: Triple, clean: Triple, at: Moment) -> Tensor:
-        """Eq. 14. The top-rank triplet (Eq. 13) is hinged on the means of the nearer halves."""
+        """Eq. 14. The top-rank triplet (Eq. 13) is hinged on the means of the nearer halves.
+
+        It is for anchors that were moved: not in warm-up, nor where the adversary stopped before its first step.
+        """
         loss, o = super().loss(found, embeddings, clean, at), self.options
         if self.stage(at) == "cap" or not o.top_rank_triplet or not found.gradients:
             return loss
