@@ -134,6 +134,17 @@ def test_it_stops_when_nothing_is_gained():
     assert found.n_iter_ < 40
 
 
+def test_lfda_takes_features_that_depend_on_each_other():
+    """One of four columns is 1 for every letter, so they always add up to 1: no scatter in that direction."""
+    random = np.random.default_rng(0)
+    letters = random.integers(0, 4, (300, 6))
+    vectors = (letters[:, :, None] == np.arange(4)).reshape(300, -1).astype(float)
+    found = learn(vectors, (letters[:, 0] + letters[:, 1] > 3).astype(int), "lfda").transform
+    assert np.isfinite(found).all()
+    assert np.linalg.matrix_rank(found) == 18
+    assert np.abs(found @ np.repeat(np.eye(6), 4, axis=1).T).max() < 1e-9 * np.abs(found).max()
+
+
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_learns_a_metric(method):
     vectors, labels = noisy_features(n=90)

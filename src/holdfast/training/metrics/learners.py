@@ -17,6 +17,8 @@ from holdfast.training.metrics.arml import ARML
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Learner = Callable[..., Array]
+SPAN = 1e-9
+"""Directions with less of the vectors in them, relative to the one with the most, are none."""
 
 
 def euclidean(vectors: Array, labels: Labels, seed: int) -> Array:
@@ -38,6 +40,22 @@ def _from_metric_learn(name: str) -> Learner:
         _translate(metric_learn._util)
         found = getattr(metric_learn, name)(**_seeded(getattr(metric_learn, name), seed), **options)
         return np.asarray(found.fit(vectors, labels).components_)
+
+    return learn
+
+
+def _in_span(learner: Learner) -> Learner:
+    """The learner on coordinates of the span of the vectors' differences: LFDA divides by scatter, which is 0 outside.
+
+    What the vectors have no part in is not measured by the metric either.
+    """
+
+    def learn(vectors: Array, labels: Labels, seed: int, **options: Any) -> Array:
+        _, sizes, axes = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+        axes = axes[sizes > SPAN * sizes.max(initial=0.0)]
+        if len(axes) == vectors.shape[1]:
+            return learner(vectors, labels, seed, **options)
+        return np.asarray(learner(vectors @ axes.T, labels, seed, **options) @ axes)
 
     return learn
 
@@ -74,7 +92,7 @@ METHODS: dict[str, Learner] = {
     "nca": _from_metric_learn("NCA"),
     "lmnn": _from_metric_learn("LMNN"),
     "itml": _from_metric_learn("ITML_Supervised"),
-    "lfda": _from_metric_learn("LFDA"),
+    "lfda": _in_span(_from_metric_learn("LFDA")),
 }
 
 
