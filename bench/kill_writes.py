@@ -99,12 +99,12 @@ def read(path: Path, one: Process) -> None:
     rng, parent = random.Random(one.life), os.getppid()
     with Gallery.open(path, readonly=True) as gallery:
         while os.getppid() == parent:
-            if len(gallery):
-                (hits,) = gallery.search(np.zeros(DIM, dtype=np.float32), 500)
-                for hit in hits.hits:
-                    step = int(hit.id[1:].split("-")[0])
-                    # An id is of the write that made it, or of a later one that replaced it.
-                    assert hit.distance >= np.sqrt(DIM * float(step) ** 2), f"{hit} is of another write"
+            with gallery.snapshot():  # A writer may empty it between the two.
+                found = gallery.search(np.zeros(DIM, dtype=np.float32), 500) if len(gallery) else []
+            for hit in (hit for hits in found for hit in hits.hits):
+                step = int(hit.id[1:].split("-")[0])
+                # An id is of the write that made it, or of a later one that replaced it.
+                assert hit.distance >= np.sqrt(DIM * float(step) ** 2), f"{hit} is of another write"
             if rng.random() < 0.3:
                 gallery.write_cache()
 
