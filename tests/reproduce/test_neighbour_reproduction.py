@@ -12,6 +12,7 @@ from holdfast.data.features import image_features, load_features
 from holdfast.errors import ConfigError
 from holdfast.evaluate.rows import read_rows
 from holdfast.reproduce import open_reproduction
+from holdfast.reproduce.neighbours import SetPlan, features_of
 
 PLAN = """
 points = 12
@@ -147,3 +148,5 @@ def test_pictures_become_pixels():
     assert (found.train.min(), found.train.max()) == (0.0, 1.0)
     assert np.array_equal(found.test[3], images.test.image(3).reshape(-1) / 255)
     assert image_features(images, 100).digest == found.digest
+    planned = features_of(SetPlan(images="fashion-mnist-mini", train=100))
+    assert planned.digest == found.digest

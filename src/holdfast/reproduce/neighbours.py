@@ -290,7 +290,7 @@ def errors_of(runs: list[Rows], radius: float) -> dict[str, tuple[float, float, 
 def features_of(plan: SetPlan) -> Features:
     """The features that a plan means."""
     if plan.images is not None:
-        return image_features(data.load(plan.images, split="given"), plan.train)
+        return image_features(data.load(plan.images), plan.train)
     if plan.file is None:
         raise ConfigError("a set of features names a file or images")
     for folder in data_folders():
