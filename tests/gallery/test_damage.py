@@ -275,14 +275,17 @@ for action in (lambda: Gallery.open(path).add(["x"], np.ones((1, 5))),
     assert "Permission denied" in second
 
 
-def test_a_change_under_a_reader_without_rights_is_noticed(
-    gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def reader(gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch) -> Gallery:
+    """Nine candidates, opened by one who may not write beside them."""
     gallery.add(names(9), random(9))
     gallery.close()
     with monkeypatch.context() as without_rights:
         without_rights.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-        reader = Gallery.open(path, readonly=True)
+        return Gallery.open(path, readonly=True)
+
+
+def test_a_change_under_a_reader_without_rights_is_noticed(reader: Gallery, path: Path) -> None:
     with reader:
         assert len(reader.search(random(1), 20)[0]) == 9
         with Gallery.open(path) as owner:
@@ -300,13 +303,8 @@ def test_a_change_under_a_reader_without_rights_is_noticed(
     ],
 )
 def test_a_reader_without_rights_never_mixes_two_states(
-    gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Gallery], object]
+    reader: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Gallery], object]
 ) -> None:
-    gallery.add(names(9), random(9))
-    gallery.close()
-    with monkeypatch.context() as without_rights:
-        without_rights.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-        reader = Gallery.open(path, readonly=True)
     again = "changed by its owner; open it again"
 
     def changed_on_the_way() -> None:
