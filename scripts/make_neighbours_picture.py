@@ -1,4 +1,4 @@
-"""Draw the picture of docs/neighbours.md from rows: certified and attacked robust error of two metrics on Pendigits.
+"""Draw the picture of docs/neighbours.md from rows: certified and attacked robust error of two metrics on USPS.
 
 python scripts/make_neighbours_picture.py
 """
@@ -14,7 +14,7 @@ from holdfast.evaluate.neighbours import attacked_radii
 from holdfast.evaluate.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = ROOT / "reproduce" / "neighbours"
+ROWS = ROOT / "reproduce" / "arml" / "rows" / "laptop"
 OUT = ROOT / "docs" / "neighbours.png"
 COLOURS = {"euclidean": "#4c78a8", "arml": "#2a9d6f"}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, FINE = 760, 400, 62, 16, 34, 48, 2
@@ -23,7 +23,7 @@ INK, SOFT, LINE, PAPER = "#1d2733", "#5d6b7a", "#d9dfe6", "#ffffff"
 
 def main() -> None:
     """A curve for every metric, solid where it is certified and dotted where an attack was found."""
-    rows = {name: read_rows(ROWS / f"{name}.csv.gz") for name in COLOURS}
+    rows = {name: read_rows(ROWS / f"usps-{name}-s0" / "k11.csv.gz") for name in COLOURS}
     curves = []
     for name, part in rows.items():
         attacked = attacked_radii(part)

@@ -51,6 +51,13 @@ method = "euclidean"
 [methods.arml]
 method = "arml"
 options = { iterations = 3, neighbours = 3 }
+
+[timed]
+set = "words"
+
+[timed.methods.lmnn]
+method = "arml"
+options = { iterations = 1 }
 """
 
 
@@ -83,6 +90,7 @@ def home(tmp_path, monkeypatch):
 def test_from_a_plan_to_cells_and_a_page(home, tmp_path):
     found = open_reproduction(home, "tiny")
     assert [job.name for job in found.jobs(only="*arml*")] == ["words-arml-s0"]
+    assert [job.name for job in found.jobs(only="*timed*")] == ["words-timed-lmnn-s0"]
     assert found.jobs(table="table 9") == []
     said = []
     for job in found.jobs():
@@ -91,7 +99,11 @@ def test_from_a_plan_to_cells_and_a_page(home, tmp_path):
         assert found.missing(job) == []
     assert "words-arml-s0: certifying K = 3" in said
     cells = {(c.table, c.method, c.eps, c.metric): c for c in found.cells()}
-    assert cells["runtime", "lmnn", "", "seconds"].paper == 66.4
+    timed = cells["runtime", "lmnn", "", "seconds"]
+    record = json.loads((home / "rows" / "tiny" / "words-timed-lmnn-s0" / "run.json").read_text())
+    assert (timed.paper, timed.ours) == (66.4, record["cpu_seconds"])
+    assert timed.ours > 0
+    assert not (home / "rows" / "tiny" / "words-timed-lmnn-s0" / "k1.csv.gz").exists()
     rows = {
         m: read_rows(home / "rows" / "tiny" / f"words-{m}-s0" / "k1.csv.gz") for m in ("euclidean", "arml")
     }
@@ -107,6 +119,7 @@ def test_from_a_plan_to_cells_and_a_page(home, tmp_path):
     assert "table 2: K = 3, by the bound" in page
     assert page.count("| words | votes | ") == page.count("| words | 1-NN, arml | ") == 1
     assert "100.00%" in page
+    assert f"| lmnn | 66.4 (1.00) | {timed.ours:.1f} (1.00) |" in page
     (home / "tiny.toml").write_text(PLAN.replace("points = 12", "points = 13"))
     with pytest.raises(ConfigError, match="other settings"):
         open_reproduction(home, "tiny").missing(found.jobs()[0])

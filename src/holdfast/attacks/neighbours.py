@@ -27,6 +27,8 @@ EXCHANGES = 24
 """Exchanges of one member that are tried after each descent."""
 WALKS, STOPS, HALVINGS = 8, 8, 12
 """Straight ways that are always tried, places looked at on each, and bisections from the first that works."""
+LOOSE = 1e-7
+"""What a distance estimated from a slope may be off, relative to all that is in it: far more than rounding."""
 BEYOND = (0.0, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3)
 """How far beyond the boundary, relative to its length, a move may have to go for rounding's sake."""
 
@@ -61,20 +63,39 @@ class _Search:
         self.reach = float(np.sqrt(self.squared[order[min(k, len(order)) - 1]]))
         self.pool = order
         """Vectors that can be among the K nearest after a move shorter than the best one, nearest first."""
+        self.pulls = known.u[order]
+        """Mx of each of them."""
 
     def consider(self, move: Array) -> bool:
         """Take a move that works and is shorter than the best."""
         length = float(np.linalg.norm(move))
         if not length < self.best:
             return False
-        squared = self.known.squared(self.point + move, self.pool)
-        if outvoted(squared, self.known.labels[self.pool], self.label, self.k) is None:
+        rows, squared = self.nearest(move)
+        if outvoted(squared, self.known.labels[rows], self.label, self.k) is None:
             return False
         self.best, self.move = length, move
         # The K-th distance now, and what both ends can gain on each other.
         far = (self.reach + 2 * self.known.stretch * length) * (1 + 1e-9)
-        self.pool = self.pool[np.sqrt(self.squared[self.pool]) <= far]
+        inside = np.sqrt(self.squared[self.pool]) <= far
+        if not inside.all():
+            self.pool, self.pulls = self.pool[inside], self.pulls[inside]
         return True
+
+    def after(self, move: Array) -> Array:
+        """Squared distances of the pool after a move, but for what is the same for all: exact enough to look at."""
+        return np.asarray(self.squared[self.pool] - 2 * (self.pulls @ move))
+
+    def nearest(self, move: Array) -> tuple[Labels, Array]:
+        """The vectors that can be among the K nearest after a move, and their squared distances, exact."""
+        rows = self.pool
+        if self.k < len(rows):
+            after = self.after(move)
+            farthest = np.partition(after, self.k - 1)[self.k - 1]
+            length = float(np.linalg.norm(move))
+            size = self.squared[rows[-1]] + 2 * length * np.sqrt(self.known.size.max())
+            rows = rows[after <= farthest + LOOSE * size + 4 * length * self.known.noise_u]
+        return rows, self.known.squared(self.point + move, rows)
 
     def within(self, move: Array) -> Array:
         """The move, kept inside the limits."""
@@ -85,26 +106,24 @@ class _Search:
 
         But for what is the same for all, a squared distance falls by 2(Mx)·δ: exact enough to say where to look.
         """
-        squared, labels, pulls = self.squared, self.known.labels, self.known.u
-        if len(self.pool) < len(squared):
-            squared, labels, pulls = squared[self.pool], labels[self.pool], pulls[self.pool]
-        slope = 2 * pulls @ way
+        squared, labels, pulls = self.squared[self.pool], self.known.labels[self.pool], self.pulls
+        slope = 2 * (pulls @ way)
 
         def works(factor: float) -> bool:
-            gained = factor * slope if self.limits is None else 2 * pulls @ self.within(factor * way)
+            gained = factor * slope if self.limits is None else 2 * (pulls @ self.within(factor * way))
             return outvoted(squared - gained, labels, self.label, self.k) is not None
 
         return works
 
     def pair_at(self, move: Array) -> _Pair | None:
         """The K nearest of a moved point, ties resolved for the class that outvotes; None if none does."""
-        squared = self.known.squared(self.point + move, self.pool)
-        labels = self.known.labels[self.pool]
+        rows, squared = self.nearest(move)
+        labels = self.known.labels[rows]
         winner = outvoted(squared, labels, self.label, self.k)
         if winner is None:
             return None
         last = np.where(labels == winner, 0, np.where(labels == self.label, 2, 1))
-        nearest = self.pool[np.lexsort((last, squared))[: self.k]]
+        nearest = rows[np.lexsort((last, squared))[: self.k]]
         own = self.known.labels[nearest] == self.label
         return _Pair(nearest[~own], nearest[own])
 
@@ -118,8 +137,8 @@ class _Search:
         ahead, behind = known.u[negatives], known.u[held]
 
         def worst(move: Array) -> tuple[Labels, Array, Array]:
-            front = self.squared[negatives] - 2 * ahead @ move
-            back = self.squared[held] - 2 * behind @ move
+            front = self.squared[negatives] - 2 * (ahead @ move)
+            back = self.squared[held] - 2 * (behind @ move)
             most, least = min(FEW, len(front)), min(FEW, len(back))
             j = np.argpartition(-front, most - 1)[:most]
             i = np.argpartition(back, least - 1)[:least]
@@ -178,7 +197,7 @@ class _Search:
         for way in positives:
             for spared in range(len(pair.spared)):
                 yield _Pair(pair.negatives, np.append(np.delete(pair.spared, spared), way))
-        after = self.known.squared(self.point + self.move, self.pool)
+        after = self.after(self.move)
         out = (self.known.labels[self.pool] != self.label) & ~np.isin(self.pool, pair.negatives)
         fresh = self.pool[out][np.argsort(after[out], kind="stable")[:4]]
         for lag in negatives:

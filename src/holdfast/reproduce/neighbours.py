@@ -38,6 +38,8 @@ from holdfast.training.metrics import METHODS, learn
 RUN = "run.json"
 NETWORK = "network.csv.gz"
 EUCLIDEAN = "euclidean"
+TIMED = "timed-"
+"""What stands before the method in the name of a run that is only timed."""
 
 
 class SetPlan(Table):
@@ -71,6 +73,13 @@ class NetworkPlan(Table):
     epochs: int = 30
 
 
+class TimedPlan(Table):
+    """Learners that are only timed, for so many iterations that a printed table names, on one set."""
+
+    set: str
+    methods: dict[str, MetricPlan]
+
+
 class KPlan(Table):
     """How test points are certified for one K, and the table that the numbers stand in."""
 
@@ -90,6 +99,7 @@ class NeighbourPlan(Table):
     sets: dict[str, SetPlan]
     methods: dict[str, MetricPlan]
     networks: dict[str, NetworkPlan] = Field(default_factory=dict)
+    timed: TimedPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,11 @@ class NeighbourReproduction:
 
     def __init__(self, folder: Path, preset: str, plan: NeighbourPlan) -> None:
         self.folder, self.preset, self.plan = folder, preset, plan
-        for name, how in plan.methods.items():
+        self.learners = dict(plan.methods)
+        """How each metric is learned, those that are only timed included."""
+        if plan.timed is not None:
+            self.learners |= {TIMED + name: how for name, how in plan.timed.methods.items()}
+        for name, how in self.learners.items():
             if how.method not in METHODS:
                 raise ConfigError(f"{name} names an unknown method '{how.method}'")
 
@@ -121,6 +135,9 @@ class NeighbourReproduction:
         every = list(product(self.plan.sets, self.plan.methods, self.plan.seeds))
         for name, network in self.plan.networks.items():
             every += product(network.sets, [name], self.plan.seeds)
+        if self.plan.timed is not None:
+            timed = [TIMED + name for name in self.plan.timed.methods]
+            every += product([self.plan.timed.set], timed, self.plan.seeds)
         jobs = [MetricJob(*each) for each in every]
         return [job for job in jobs if only is None or fnmatch(job.name, only)]
 
@@ -168,13 +185,13 @@ class NeighbourReproduction:
         file, cost = out / "metric", out / "cost.json"
         if not cost.exists():
             say(f"{job.name}: learning from {len(found.train):,} vectors of {found.train.shape[1]} features")
-            method, options = self.plan.methods[job.method].method, self._options(job)
+            method, options = self.learners[job.method].method, self._options(job)
             begun, scale = time.process_time(), self.plan.sets[job.dataset].images is None
             made = learn(found.train, found.train_labels, method, seed=job.seed, scale=scale, **options)
             made.save(file)
             atomic_write(cost, json.dumps(round(time.process_time() - begun, 2)))
         metric = Metric.load(file)
-        for one in self.plan.certified:
+        for one in self._certified(job):
             say(f"{job.name}: certifying K = {one.k}")
             done = certify_metric(
                 metric, found, out / f"k{one.k}", k=one.k, exact=one.exact, points=self.plan.points, seed=0
@@ -219,7 +236,7 @@ class NeighbourReproduction:
                         made[key] = cell(key, printed.get(key), *value, len(runs), self.preset)
         for key, paper in printed.items():
             if key not in made:
-                ours = self._cpu(key[3]) if key[7] == "seconds" else None
+                ours = self.seconds(key[3]) if key[7] == "seconds" else None
                 made[key] = cell(key, paper, ours, None, None, 0, 0 if ours is None else 1, self.preset)
         return sorted(made.values(), key=lambda one: (*one.key[:6], one.metric, one.k))
 
@@ -227,7 +244,7 @@ class NeighbourReproduction:
         """Write the Markdown page beside the cells."""
         from holdfast.reproduce.neighbour_page import write_page
 
-        return write_page(self)
+        return write_page(self, cells)
 
     def kept(self, job: MetricJob) -> Path:
         """Where the rows of a run are kept."""
@@ -237,22 +254,23 @@ class NeighbourReproduction:
         """What a run is made with, besides its seed."""
         if job.method in self.plan.networks:
             return self.plan.networks[job.method].model_dump(exclude={"sets"})
-        how = self.plan.methods[job.method]
+        how = self.learners[job.method]
         return {**how.options, **how.on.get(job.dataset, {})}
 
     def _hash(self, job: MetricJob) -> str:
         return config_hash(
             {
                 "set": self.plan.sets[job.dataset].model_dump(exclude={"about"}),
-                "method": "network"
-                if job.method in self.plan.networks
-                else self.plan.methods[job.method].method,
+                "method": "network" if job.method in self.plan.networks else self.learners[job.method].method,
                 "options": self._options(job),
                 "seed": job.seed,
                 "points": self.plan.points,
-                "certified": [how.model_dump(exclude={"table"}) for how in self.plan.certified],
+                "certified": [how.model_dump(exclude={"table"}) for how in self._certified(job)],
             }
         )
+
+    def _certified(self, job: MetricJob) -> list[KPlan]:
+        return [] if job.method.startswith(TIMED) else self.plan.certified
 
     def rows(self, dataset: str, method: str, how: KPlan) -> list[Rows]:
         """The rows of every seed that is done."""
@@ -267,9 +285,14 @@ class NeighbourReproduction:
         own = np.quantile(runs[0].columns["lower"], self.plan.shares, method="inverted_cdf").tolist()
         return {0.0: 0.0, **dict(zip(self.plan.shares, own, strict=True))}
 
-    def _cpu(self, method: str) -> float | None:
-        file = self.kept(MetricJob("usps", method, self.plan.seeds[0])) / RUN
-        return json.loads(file.read_text())["cpu_seconds"] if file.exists() else None
+    def seconds(self, method: str) -> float | None:
+        """What a learner that is only timed took, in the mean over seeds; None if it did not run yet."""
+        if self.plan.timed is None:
+            return None
+        jobs = [MetricJob(self.plan.timed.set, TIMED + method, seed) for seed in self.plan.seeds]
+        files = [self.kept(job) / RUN for job in jobs]
+        costs = [json.loads(file.read_text())["cpu_seconds"] for file in files if file.exists()]
+        return float(np.mean(costs)) if costs else None
 
 
 def errors_of(runs: list[Rows], radius: float) -> dict[str, tuple[float, float, float, int]]:
