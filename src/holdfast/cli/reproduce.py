@@ -13,6 +13,7 @@ from holdfast.cli.output import Json, note, print_json, print_table
 def reproduce(
     paper: Annotated[str, typer.Argument(help="A folder below reproduce/, for example kakizaki.")],
     table: Annotated[str | None, typer.Option(help="Only the runs of this table of the paper.")] = None,
+    figure: Annotated[str | None, typer.Option(help="Only the runs of this figure of the paper.")] = None,
     preset: Annotated[str, typer.Option(help="laptop (two cores) or paper (full schedules).")] = "laptop",
     only: Annotated[
         str | None, typer.Option(help="Only runs whose name matches, for example 'mnist-small-tbt-*'.")
@@ -36,6 +37,9 @@ def reproduce(
     from holdfast.reproduce import open_reproduction
     from holdfast.reproduce.cells import write_cells
 
+    if table is not None and figure is not None:
+        raise ConfigError("give --table or --figure, not both")
+    place = table if figure is None else f"figure {figure}"
     home = folder / paper
     if not home.is_dir():
         known = sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
@@ -44,10 +48,11 @@ def reproduce(
             "(name the checkout's folder with --folder)"
         )
     found = open_reproduction(home, preset)
-    jobs = found.jobs(table, only)
+    jobs = found.jobs(place, only)
     if not jobs:
         raise ConfigError(
-            f"the preset '{preset}' has no runs for {f'table {table}' if table else 'all tables'}"
+            f"the preset '{preset}' has no runs for "
+            f"{f'table {table}' if table else place or 'all tables'}"
             f"{f' that match {only}' if only else ''}; see --list, or take another --preset"
         )
     lacks = {job.name: found.missing(job) for job in jobs}
@@ -64,7 +69,7 @@ def reproduce(
     cells = found.cells()
     write_cells(home / "cells.json", cells)
     page = found.page(cells)
-    wanted = [cell for cell in cells if table is None or cell.table == table]
+    wanted = [cell for cell in cells if place is None or cell.table == place]
     if json:
         print_json({"page": page, "cells": [asdict(cell) for cell in wanted]})
         return

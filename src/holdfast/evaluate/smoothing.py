@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ class Line:
     """Of `mean_radius`."""
     n: int = 0
     """Samples that answered."""
+    alpha: float = 0.0
+    """The probability with which each radius is too large, at most."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ def certify_smoothed(
     seed: int = 0,
     ks: Sequence[int] = (1, 5),
     marks: Sequence[int] = (),
+    alphas: Sequence[float] = (),
     attacks: Sequence[float] = (),
     spread: Spread = HERE,
 ) -> SmoothedCertification:
@@ -116,8 +120,9 @@ def certify_smoothed(
 
     The gallery is smoothed once and frozen; only queries are altered. Each radius is wrong with probability
     at most `smoothing.alpha`; divide it by the number of queries for a statement about all of them. `marks`
-    are smaller numbers of samples at which the same is written down; `attacks` are ℓ2 sizes within which each
-    query is altered (by gradients through noisy copies) and asked again.
+    are smaller numbers of samples at which the same is written down, `alphas` other failure probabilities for
+    which all samples answer; `attacks` are ℓ2 sizes within which each query is altered (by gradients through
+    noisy copies) and asked again.
     """
     images.require_labels("certified recall")
     asked, found = draw_or_all(images, queries, candidates, seed)
@@ -127,6 +132,9 @@ def certify_smoothed(
         raise ConfigError("attacks are about the nearest neighbour: have 1 among the Ks")
     if marks and not (marks[0] >= 1 and marks[-1] < smoothing.n):
         raise ConfigError(f"marks lie between 1 and n = {smoothing.n}, not at {marks[0]} to {marks[-1]}")
+    alphas = tuple(sorted({*alphas} - {smoothing.alpha}))
+    if alphas and not (alphas[0] > 0 and alphas[-1] < 1):
+        raise ConfigError(f"alphas are probabilities between 0 and 1, not {alphas[0]:g} to {alphas[-1]:g}")
     settings = {
         "queries": queries,
         "candidates": candidates,
@@ -136,6 +144,7 @@ def certify_smoothed(
         "dim": base.dim,
         "marks": marks,
         "attacks": tuple(attacks),
+        **({"alphas": alphas} if alphas else {}),
     }
     frozen = smoothed(base, smoothing)
     check_samples(smoothing, max(ks))
@@ -144,9 +153,11 @@ def certify_smoothed(
     task = Task(Path(out), SMOOTHED, frozen, images, settings, spread)
     if task.finished():
         return read_smoothed(task.folder)
-    with task.writing(len(asked), _columns(ks, marks, attacks)) as writer:
+    with task.writing(len(asked), _columns(ks, marks, alphas, attacks)) as writer:
         gallery = task.vectors(found).double().numpy()
-        work = _Queries(frozen, images, asked, found, gallery, tuple(ks), smoothing, marks, tuple(attacks))
+        work = _Queries(
+            frozen, images, asked, found, gallery, tuple(ks), smoothing, marks, alphas, tuple(attacks)
+        )
         # A query is the least that a stopped run keeps: with many samples it takes minutes.
         task.fill(writer, "sampling queries", work, [(None, len(asked), 1)])
         rows = writer.read()
@@ -181,6 +192,7 @@ class _Queries:
     ks: tuple[int, ...]
     how: Smoothing
     marks: tuple[int, ...]
+    alphas: tuple[float, ...]
     attacks: tuple[float, ...]
 
     def __call__(self, what: None, span: range) -> Block:
@@ -192,7 +204,8 @@ class _Queries:
         kinds, kind = labels[self.found][others], int(labels[number])
         one = _Query(self.embedder, self.gallery[others], kinds, kind, self.ks, self.how)
         image = to_unit(images.batch([number]))[0]
-        row: dict[str, Any] = {"query": images.ids[number], "label": kind, **one.row(image, self.marks)}
+        row: dict[str, Any] = {"query": images.ids[number], "label": kind}
+        row |= one.row(image, self.marks, self.alphas)
         for i, eps in enumerate(self.attacks):
             altered = self._attack.altered(image, eps, one.gallery, one.kinds, one.kind)
             row |= {f"{key}_{i}": value for key, value in one.seen(altered).items()}
@@ -220,8 +233,8 @@ class _Query:
         self._same = kinds == kind
         self._answerable = bool(self._same.any() and not self._same.all())
 
-    def row(self, image: Tensor, marks: Sequence[int]) -> dict[str, Any]:
-        """What the samples say, at each of the marks and in the end."""
+    def row(self, image: Tensor, marks: Sequence[int], alphas: Sequence[float]) -> dict[str, Any]:
+        """What the samples say, at each of the marks and in the end, there also for other failure probabilities."""
         how, frozen = self._how, self._frozen
         first = torch.cat(list(frozen.sample(image, 0, how.first))).double().numpy()
         centre = first.mean(0)
@@ -248,9 +261,14 @@ class _Query:
                     ahead = self._ahead(vectors)
                     votes += [int((ahead < k).sum()) for k in self._ks]
             done = stop
-            said = self._said(total / stop, stop, votes, answers, item, chosen, math.sqrt(image.numel()))
+            mean, largest = total / stop, math.sqrt(image.numel())
+            said = self._said(mean, stop, votes, answers, chosen)
             said["abstains"] = int(not self._sure(named))
+            said |= self._radii(how.alpha, said["margin"], stop, votes, answers, item, largest)
             row |= said if stop == how.n else {f"{key}_n{stop}": value for key, value in said.items()}
+        for alpha in alphas:
+            other = self._radii(alpha, row["margin"], how.n, votes, answers, item, largest)
+            row |= {f"{key}_a{alpha:g}": value for key, value in other.items()}
         return row
 
     def seen(self, image: Tensor) -> dict[str, Any]:
@@ -281,38 +299,46 @@ class _Query:
         return named is None or named.top_radius(1, self._how.sigma, self._how.alpha) > 0
 
     def _said(
-        self,
-        mean: Vectors,
-        n: int,
-        votes: NDArray[np.int64],
-        answers: Answers | None,
-        item: Answers,
-        chosen: int,
-        largest: float,
+        self, mean: Vectors, n: int, votes: NDArray[np.int64], answers: Answers | None, chosen: int
     ) -> dict[str, Any]:
-        how, bound = self._how, self._frozen.bound
+        """The margin of the printed form, and which rules have the query right."""
         away = np.linalg.norm(self.gallery - mean, axis=1)
         ahead = int(self._ahead(mean[None])[0]) if answers is not None else len(self.gallery)
-        margin = float(away[~self._same].min() - away[self._same].min()) if answers is not None else -np.inf
-        slack = printed_slack(n, how.alpha, self.gallery.shape[1], bound)
-        row: dict[str, Any] = {"margin": margin if answers is not None else 0.0}
+        margin = float(away[~self._same].min() - away[self._same].min()) if answers is not None else 0.0
+        row: dict[str, Any] = {"margin": margin}
         place = int((away < away[chosen]).sum())
         for i, k in enumerate(self._ks):
             row[f"recall_{k}"] = int(ahead < k)
             row[f"voted_{k}"] = int(2 * votes[i] > n)
             row[f"listed_{k}"] = int(place < k)
+        return row
+
+    def _radii(
+        self,
+        alpha: float,
+        margin: float,
+        n: int,
+        votes: NDArray[np.int64],
+        answers: Answers | None,
+        item: Answers,
+        largest: float,
+    ) -> dict[str, float]:
+        """What each rule certifies, too much with probability at most `alpha`."""
+        sigma, bound = self._how.sigma, self._frozen.bound
+        row: dict[str, float] = {}
+        for i, k in enumerate(self._ks):
             if k == 1:
                 # Algorithm 1: a query whose margin the samples do not settle is rejected, with radius -1.
-                known = margin - slack >= 0
-                printed = printed_radius(np.array([margin - slack]), how.sigma, bound)[0]
-                row["paper_1"] = float(printed) if known else -1.0
+                left = margin - printed_slack(n, alpha, self.gallery.shape[1], bound)
+                known = answers is not None and left >= 0
+                row["paper_1"] = float(printed_radius(np.array([left]), sigma, bound)[0]) if known else -1.0
             for form in FORMS:
-                radius = answers.top_radius(k, how.sigma, how.alpha, form) if answers is not None else 0.0
+                radius = answers.top_radius(k, sigma, alpha, form) if answers is not None else 0.0
                 # Where fewer than k candidates could be ahead nothing can fail; no two images are farther apart.
                 row[f"{form}_{k}"] = min(radius, largest)
-            share = share_below(votes[i : i + 1], n, how.alpha)
-            row[f"votes_{k}"] = float(vote_radius(share, how.sigma)[0])
-            row[f"item_{k}"] = min(item.top_radius(k, how.sigma, how.alpha), largest)
+            share = share_below(votes[i : i + 1], n, alpha)
+            row[f"votes_{k}"] = float(vote_radius(share, sigma)[0])
+            row[f"item_{k}"] = min(item.top_radius(k, sigma, alpha), largest)
         return row
 
     def _ahead(self, vectors: Vectors) -> NDArray[np.int64]:
@@ -327,14 +353,18 @@ def rules_of(k: int) -> tuple[str, ...]:
     return RULES if k == 1 else RULES[1:]
 
 
-def _columns(ks: Sequence[int], marks: Sequence[int], attacks: Sequence[float]) -> dict[str, str]:
+def _columns(
+    ks: Sequence[int], marks: Sequence[int], alphas: Sequence[float], attacks: Sequence[float]
+) -> dict[str, str]:
     said = {"abstains": "int", "margin": "float"}
     for k in ks:
         said |= {f"recall_{k}": "int", f"voted_{k}": "int", f"listed_{k}": "int"}
-        said |= dict.fromkeys((f"{rule}_{k}" for rule in rules_of(k)), "float")
-    found = {"query": "str", "label": "int", "answerable": "int", **said}
+    radii = {f"{rule}_{k}": "float" for k in ks for rule in rules_of(k)}
+    found = {"query": "str", "label": "int", "answerable": "int", **said, **radii}
     for mark in marks:
-        found |= {f"{key}_n{mark}": kind for key, kind in said.items()}
+        found |= {f"{key}_n{mark}": kind for key, kind in (said | radii).items()}
+    for alpha in alphas:
+        found |= {f"{key}_a{alpha:g}": kind for key, kind in radii.items()}
     for i in range(len(attacks)):
         found |= {f"{what}_{i}": "int" for what in ("attacked", "forced", "fooled")}
     return found
@@ -343,12 +373,18 @@ def _columns(ks: Sequence[int], marks: Sequence[int], attacks: Sequence[float]) 
 _RIGHT = {"votes": "voted", "item": "listed"}
 
 
-def radii_of(rows: Rows, rule: str, k: int, n: int | None = None) -> tuple[NDArray[np.bool_], Vectors]:
-    """Of all queries that can be asked: whether the rule has them right, and their radii, 0 where it has none."""
-    some = rows.columns["answerable"] > 0
-    end = "" if n in (None, rows.header["config"]["noise"]["n"]) else f"_n{n}"
-    right = rows.columns[f"{_RIGHT.get(rule, 'recall')}_{k}{end}"][some] > 0
-    radius = np.maximum(rows.columns[f"{rule}_{k}{end}"][some], 0.0)
+def radii_of(
+    rows: Rows, rule: str, k: int, n: int | None = None, alpha: float | None = None
+) -> tuple[NDArray[np.bool_], Vectors]:
+    """Of all queries that can be asked: whether the rule has them right, and their radii, 0 where it has none.
+
+    `n` is one of the run's marks, or `alpha` one of its alphas; the run's own n and alpha if left out.
+    """
+    noise, some = rows.header["config"]["noise"], rows.columns["answerable"] > 0
+    fewer = "" if n in (None, noise["n"]) else f"_n{n}"
+    other = "" if alpha in (None, noise["alpha"]) else f"_a{alpha:g}"
+    right = rows.columns[f"{_RIGHT.get(rule, 'recall')}_{k}{fewer}"][some] > 0
+    radius = np.maximum(rows.columns[f"{rule}_{k}{fewer}{other}"][some], 0.0)
     return right, np.where(right, radius, 0.0)
 
 
@@ -357,27 +393,30 @@ def _table(rows: Rows) -> tuple[Line, ...]:
     queries = int((rows.columns["answerable"] > 0).sum())
     if not queries:
         return ()
+    n, alpha = config["noise"]["n"], config["noise"]["alpha"]
+    looks = [(n, alpha), *((mark, alpha) for mark in config.get("marks", ()))]
+    looks += [(n, other) for other in config.get("alphas", ())]
     radii = tuple(share * config["noise"]["sigma"] for share in SIZES)
     lines: list[Line] = []
-    for n in (config["noise"]["n"], *config.get("marks", ())):
-        for k in config["ks"]:
-            for rule in rules_of(k):
-                right, radius = radii_of(rows, rule, k, n)
-                lines.append(
-                    Line(
-                        rule,
-                        k,
-                        queries,
-                        float(right.mean()),
-                        float((radius > 0).mean()),
-                        float((right & (radius <= 0)).mean()),
-                        float(radius.mean()),
-                        radii,
-                        tuple(float((radius > r).mean()) for r in radii),
-                        bootstrap(radius),
-                        n,
-                    )
+    for (n, alpha), k in product(looks, config["ks"]):
+        for rule in rules_of(k):
+            right, radius = radii_of(rows, rule, k, n, alpha)
+            lines.append(
+                Line(
+                    rule,
+                    k,
+                    queries,
+                    float(right.mean()),
+                    float((radius > 0).mean()),
+                    float((right & (radius <= 0)).mean()),
+                    float(radius.mean()),
+                    radii,
+                    tuple(float((radius > r).mean()) for r in radii),
+                    bootstrap(radius),
+                    n,
+                    alpha,
                 )
+            )
     return tuple(lines)
 
 

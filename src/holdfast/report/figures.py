@@ -147,12 +147,13 @@ def radius_histogram(rows: Rows, k: int) -> str:
     )
 
 
-def radius_against_samples(table: Sequence[Line]) -> str:
+def radius_against_samples(table: Sequence[Line], alpha: float) -> str:
     """Mean radius and share of rejected queries against the number of samples, K = the first of the table."""
     k = table[0].k
     traces = []
     for rule, colour in zip(rules_of(k), cycle(MANY), strict=False):
-        lines = sorted((line for line in table if line.rule == rule and line.k == k), key=lambda line: line.n)
+        lines = [line for line in table if (line.rule, line.k, line.alpha) == (rule, k, alpha)]
+        lines.sort(key=lambda line: line.n)
         traces.append(
             {
                 "x": [line.n for line in lines],

@@ -35,7 +35,7 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
             "radius": (f"{line.mean_radius:.4f}", "–".join(f"{end:.4f}" for end in line.interval)),
         }
         for line in done.table
-        if line.n == noise["n"]
+        if (line.n, line.alpha) == (noise["n"], noise["alpha"])
     ]
     attacks = [
         {
@@ -58,7 +58,7 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
         "figures": [
             *(figures.smoothed_curve(done.rows, k) for k in config["ks"]),
             *(figures.radius_histogram(done.rows, k) for k in config["ks"][:1]),
-            *([figures.radius_against_samples(done.table)] if config.get("marks") else []),
+            *([figures.radius_against_samples(done.table, noise["alpha"])] if config.get("marks") else []),
         ],
         "lines": lines,
         "attacks": attacks,

@@ -83,6 +83,7 @@ class SmoothChange(Table):
     gallery: int | None = Field(default=None, ge=1)
     backend: Backend | None = None
     marks: list[int] | None = None
+    alphas: list[float] | None = None
     attacks: list[float] | None = None
 
 
@@ -99,6 +100,8 @@ class SmoothPlan(Table):
     backend: Backend = "torch"
     marks: list[int] = []
     """Smaller numbers of samples at which the same is written down."""
+    alphas: list[float] = []
+    """Other failure probabilities for which all samples answer."""
     attacks: list[float] = []
     """Sizes of ℓ2 attacks, in units of σ."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ def run_smoothed(
         seed=job.seed,
         ks=(1, 5),
         marks=plan.marks,
+        alphas=plan.alphas,
         attacks=[share * sigma for share in plan.attacks],
     )
     atomic_write(_rows(kept, sigma), (done.folder / ROWS).read_bytes())
@@ -61,6 +64,8 @@ def smoothed_is_done(kept: Path, job: Job, plan: SmoothPlan, sigma: float) -> bo
     found = [config[name] for name in ("queries", "candidates", "marks", "seed", "attacks")]
     marks, attacks = sorted(set(plan.marks)), [share * sigma for share in plan.attacks]
     wanted = [plan.queries, plan.candidates, marks, job.seed, attacks]
+    found.append(config.get("alphas", []))
+    wanted.append(sorted({*plan.alphas} - {noise.alpha}))
     unlike = [name for name, value in config["noise"].items() if getattr(noise, name) != value]
     if unlike or found != wanted:
         raise ConfigError(f"{path} is of other settings than the plan's; remove it to run it anew")
@@ -69,84 +74,123 @@ def smoothed_is_done(kept: Path, job: Job, plan: SmoothPlan, sigma: float) -> bo
 
 def smoothed_cells(folder: Path, preset: str, plan: Plan, where: Where) -> dict[tuple[Any, ...], Number]:
     """Every number of every figure: the mean radius and Recall@K(r) of each rule at each number of samples."""
-    found: dict[tuple[Any, ...], list[Line]] = {}
-    for job, sigma, rows in _all(folder, preset, plan, where):
-        for table in job.tables.values():
-            for line in smoothed_tables(rows)[0]:
-                key = (table, job.dataset, job.model, job.method, LIKE, f"{sigma:g}", line.k)
-                found.setdefault((*key, f"{line.rule}, n = {line.n}"), []).append(line)
     out: dict[tuple[Any, ...], Number] = {}
-    for (*place, name), lines in found.items():
-        n, seeds = sum(line.queries for line in lines), len(lines)
-        low, high = np.mean([line.interval for line in lines], axis=0).tolist()
-        mean = float(np.mean([line.mean_radius for line in lines]))
-        out[(*place, f"mean radius: {name}")] = (mean, low, high, n, seeds)
-        for i, r in enumerate(lines[0].radii):
-            at = float(np.mean([line.recall_at[i] for line in lines]))
-            out[(*place, f"recall at r > {r:g}: {name}")] = (at, None, None, n, seeds)
+    for found in _all(folder, preset, plan, where):
+        alpha = found.rows.header["config"]["noise"]["alpha"]
+        for table, line in product(found.figures, smoothed_tables(found.rows)[0]):
+            place = (table, found.dataset, found.model, found.method, LIKE, f"{found.sigma:g}", line.k)
+            name = f"{line.rule}, n = {line.n}" + (f", alpha = {line.alpha:g}" if line.alpha != alpha else "")
+            size = (line.queries, found.seeds)
+            out[(*place, f"mean radius: {name}")] = (line.mean_radius, *line.interval, *size)
+            for r, share in zip(line.radii, line.recall_at, strict=True):
+                out[(*place, f"recall at r > {r:g}: {name}")] = (share, None, None, *size)
     return out
 
 
 def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
-    """The tables of the page: certified recall for K = 1, how radii grow with the samples, and attacks."""
+    """The tables of the page: certified recall for K = 1, how radii grow with the samples and α, and attacks."""
     curves: dict[str, list[str]] = {}
     samples: list[str] = []
+    chances: list[str] = []
     attacked: list[str] = []
-    for job, sigma, rows in _all(folder, preset, plan, where):
-        table, attacks = smoothed_tables(rows)
-        n = rows.header["config"]["noise"]["n"]
-        named = f"| {job.dataset} | {job.method} | {sigma:g}"
-        mine = [line for line in table if line.n == n and line.k == 1]
+    for found in _all(folder, preset, plan, where):
+        table, attacks = smoothed_tables(found.rows)
+        config = found.rows.header["config"]
+        n, alpha = config["noise"]["n"], config["noise"]["alpha"]
+        named = f"| {found.dataset} | {found.method} | {found.sigma:g}"
+        ours = sorted(
+            (line for line in table if line.k == 1), key=lambda line: (line.rule, line.n, line.alpha)
+        )
+        # In the order of the rules.
+        mine = [line for line in table if (line.k, line.n, line.alpha) == (1, n, alpha)]
         lines = [_curve(f"{named} | {line.rule}", line) for line in mine]
-        lines[1:1] = [_projected(named, rows, mine[0])] if mine else []
-        for figure in dict.fromkeys(job.tables.values()):
+        lines[1:1] = [_projected(named, found.rows, mine[0])] if mine and n != PROJECTED else []
+        for figure in found.figures:
             curves.setdefault(figure, []).extend(lines)
-        if rows.header["config"]["marks"]:
+        if config["marks"]:
             samples += [
-                f"{named} | {line.rule} | {line.n:,} | {line.certified:.2f} | {line.rejected:.2f} | "
-                f"{line.mean_radius:.4f} ({line.interval[0]:.4f} to {line.interval[1]:.4f}) |"
-                for line in sorted(table, key=lambda line: (line.rule, line.n))
-                if line.k == 1
+                f"{named} | {line.rule} | {line.n:,} | {line.certified:.2f} | {line.rejected:.2f} | {_radius(line)} |"
+                for line in ours
+                if line.alpha == alpha
+            ]
+        if config.get("alphas"):
+            chances += [
+                f"{named} | {line.rule} | {line.n:,} | {line.alpha:g} | {line.certified:.2f} | {_radius(line)} |"
+                for line in ours
+                if line.n == n
             ]
         attacked += [
             f"{named} | {line.eps:g} | {line.queries} | {line.recall:.2f} | {line.attacked:.2f} | "
             f"{line.certified:.2f} | {line.forced:.2f} | {line.contradicted} |"
             for line in attacks
         ]
-    parts = []
-    for figure, lines in sorted(curves.items()):
-        head = (
-            "| data set | method | σ | rule | queries | recall | r > 0 | > .1σ | > .25σ | > .5σ | > σ | > 1.5σ | > 2σ "
-            "| mean radius |"
-        )
-        parts.append(_section(f"{figure.capitalize()}: Recall@1(r)", head, list(dict.fromkeys(lines))))
+    head = (
+        "| data set | method | σ | rule | queries | recall | r > 0 | > .1σ | > .25σ | > .5σ | > σ | > 1.5σ | > 2σ "
+        "| mean radius |"
+    )
+    parts = [
+        _section(f"{figure.capitalize()}: Recall@1(r)", head, lines)
+        for figure, lines in sorted(curves.items())
+    ]
     if samples:
         head = "| data set | method | σ | rule | samples | certified | rejected | mean radius |"
-        parts.append(_section("Radius against the number of samples", head, list(dict.fromkeys(samples))))
+        parts.append(_section("Radius against the number of samples", head, samples))
+    if chances:
+        head = "| data set | method | σ | rule | samples | α | certified | mean radius |"
+        parts.append(_section("Radius against the failure probability", head, chances))
     if attacked:
         head = (
             "| data set | method | σ | ℓ2 size | queries | recall | attacked | certified | abstention forced "
             "| contradicted |"
         )
-        parts.append(_section("Attacked and certified", head, list(dict.fromkeys(attacked))))
+        parts.append(_section("Attacked and certified", head, attacked))
     return "\n\n".join(parts)
 
 
-def _all(folder: Path, preset: str, plan: Plan, where: Where) -> Iterator[tuple[Job, float, Rows]]:
-    """The rows that there are, place by place and noise by noise."""
+@dataclass(frozen=True)
+class _Found:
+    """The rows of one way of training on one data set at one noise, of all its seeds together."""
+
+    dataset: str
+    model: str
+    method: str
+    sigma: float
+    figures: tuple[str, ...]
+    rows: Rows
+    seeds: int
+
+
+def _all(folder: Path, preset: str, plan: Plan, where: Where) -> Iterator[_Found]:
+    """What rows there are, method by method and noise by noise; every seed has drawn queries of its own."""
+    figures: dict[tuple[str, str, str, float], dict[str, None]] = {}
+    rows: dict[tuple[str, str, str, float], dict[int, Rows]] = {}
     for job in plan.places():
         if plan.smoothing_of(job) is not None:
             for sigma in plan.methods[job.method].sigmas:
                 path = _rows(where(folder, preset, job), sigma)
                 if path.exists():
-                    yield job, sigma, read_rows(path)
+                    key = (job.dataset, job.model, job.method, sigma)
+                    figures.setdefault(key, {}).update(dict.fromkeys(job.tables.values()))
+                    if job.seed not in rows.setdefault(key, {}):
+                        rows[key][job.seed] = read_rows(path)
+    for key, seeds in rows.items():
+        yield _Found(*key, tuple(figures[key]), _pooled(list(seeds.values())), len(seeds))
+
+
+def _pooled(runs: Sequence[Rows]) -> Rows:
+    """The rows of several seeds one after another; all have the plan's settings."""
+    columns = {name: np.concatenate([run.columns[name] for run in runs]) for name in runs[0].columns}
+    return Rows(runs[0].header, columns)
 
 
 def _curve(named: str, line: Line) -> str:
     shares = " | ".join(f"{share:.2f}" for share in line.recall_at)
+    return f"{named} | {line.queries} | {line.recall:.2f} | {shares} | {_radius(line)} |"
+
+
+def _radius(line: Line) -> str:
     low, high = line.interval
-    radius = f"{line.mean_radius:.4f} ({low:.4f} to {high:.4f})"
-    return f"{named} | {line.queries} | {line.recall:.2f} | {shares} | {radius} |"
+    return f"{line.mean_radius:.4f} ({low:.4f} to {high:.4f})"
 
 
 def _projected(named: str, rows: Rows, line: Line) -> str:
