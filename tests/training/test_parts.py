@@ -110,6 +110,30 @@ def test_features_of_other_images_are_not_gone_on_with(tmp_path):
     assert torch.allclose(kept.batch(np.arange(128)), again, atol=1e-5)
 
 
+def test_a_head_begins_with_the_principal_components_of_its_features(tmp_path):
+    torch.manual_seed(0)
+    embedder = models.build("small", spec=(1, 28, 28), dim=8)
+    images = data.load("fashion-mnist-mini").train.take(np.arange(300))
+    kept = features.cached_features(
+        embedder, images, config(part="head", noise=0.1, copies=2).train, 0, tmp_path
+    )
+    rows = np.concatenate([np.asarray(copy) for copy in kept._rows]).astype(np.float64)
+    mean, covariance = kept.moments()
+    assert mean.numpy() == pytest.approx(rows.mean(0), abs=1e-6)
+    assert covariance.numpy() == pytest.approx(np.cov(rows.T, bias=True), abs=1e-5)
+    head = torch.nn.Linear(rows.shape[1], 8)
+    features.begin_with_components(head, kept)
+    made = head(torch.from_numpy(rows).float()).detach().double().numpy()
+    assert made.mean(0) == pytest.approx(np.zeros(8), abs=1e-3)
+    spread = np.linalg.svd(rows - rows.mean(0), compute_uv=False)[:8]
+    assert np.linalg.norm(made, axis=0) == pytest.approx(spread, rel=1e-3)
+    wide = torch.nn.Linear(rows.shape[1], rows.shape[1] + 2)
+    random = wide.weight.detach().clone()
+    features.begin_with_components(wide, kept)
+    assert torch.equal(wide.weight[-2:], random[-2:])
+    assert not torch.equal(wide.weight[-3], random[-3])
+
+
 def test_kept_copies_are_noisy_versions_of_their_own_image(tmp_path):
     torch.manual_seed(0)
     embedder = models.build("small", spec=(1, 28, 28), dim=8)

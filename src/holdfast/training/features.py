@@ -1,7 +1,7 @@
 """Features of a frozen network, kept so that a head on top of it trains in seconds.
 
 Each image goes through the network a few times, augmented and with noise as in any other training; the head then
-draws one of these copies for every image of a step.
+draws one of these copies for every image of a step. It begins with their principal components.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.data import ImageSet
 from holdfast.files import atomic_write, storage_error
@@ -40,6 +40,20 @@ class Features:
         """A copy of each, at random from torch's default generator."""
         copy = torch.randint(len(self._rows), (len(indices),)).numpy()
         return torch.from_numpy(self._rows[copy, np.asarray(indices)])
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of all copies."""
+        width = self._rows.shape[2]
+        total, squares = (
+            torch.zeros(width, dtype=torch.float64),
+            torch.zeros(width, width, dtype=torch.float64),
+        )
+        for rows in self._rows:
+            for part in torch.from_numpy(rows).split(4096):
+                total += part.double().sum(0)
+                squares += part.double().T @ part.double()
+        mean = total / (len(self._rows) * len(self))
+        return mean, squares / (len(self._rows) * len(self)) - torch.outer(mean, mean)
 
 
 def cached_features(
@@ -81,6 +95,22 @@ def cached_features(
     except OSError as cause:
         raise storage_error(path, cause) from cause
     return Features(np.memmap(path, dtype="<f4", mode="c", shape=(copies, n, width)))
+
+
+def begin_with_components(head: nn.Module, features: Features) -> None:
+    """Let a linear head begin with the principal components of the features: it then ranks much as they do.
+
+    From random weights a head forgets more of a pretrained network than it learns from a few classes. What
+    exceeds the number of features keeps its random weights.
+    """
+    if not isinstance(head, nn.Linear):
+        return
+    mean, covariance = features.moments()
+    directions = torch.linalg.eigh(covariance).eigenvectors.flip(1).T[: head.out_features]
+    with torch.no_grad():
+        head.weight[: len(directions)] = directions.to(head.weight)
+        if head.bias is not None:
+            head.bias[: len(directions)] = -(directions @ mean).to(head.bias)
 
 
 def drop_features(folder: Path) -> None:

@@ -25,7 +25,7 @@ from holdfast.randomness import derive
 from holdfast.spec import ImageSpec
 from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
 from holdfast.training.defences import build_defence, defence_class
-from holdfast.training.features import cached_features, clean_features, drop_features
+from holdfast.training.features import begin_with_components, cached_features, clean_features, drop_features
 from holdfast.training.loop import LOG, STATE, Images, Outcome, fit, total_steps
 from holdfast.training.processes import count, is_first, joined, wait_for_all
 
@@ -106,6 +106,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
             atomic_write(out / CONFIG, config.to_toml())
         if config.train.part == "head":
             model, drawn = Head(embedder), cached_features(embedder, training, config.train, config.seed, out)
+            begin_with_components(model.last, drawn)
             watched = None if validation is None else clean_features(embedder, validation)
         try:
             outcome = fit(
