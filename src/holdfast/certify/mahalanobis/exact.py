@@ -29,7 +29,7 @@ FEW = 8
 """Constraints to add at once, and positives that give a first bound for every negative."""
 BLOCK = 256
 """Negatives looked at together; the nearest come first."""
-BEYOND = (0.0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+BEYOND = (1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """How far beyond the boundary, relative to its length, an attack may have to go for rounding's sake."""
 
 __all__ = ["Exact", "exact_radius", "flips", "nearest_label"]
@@ -139,6 +139,10 @@ def _least_move(
 
     found = least_move(worst, len(point), enough, limits)
     move = _tried(point, positives, other, found, limits)
+    if move is None and found.move is not None:
+        # What is rounded down may be too little to flip anything, under metrics that stretch very unevenly.
+        needed = squared[other] - squared[ours]
+        move = _tried(point, positives, other, least_move(worst, len(point), enough, limits), limits)
     size = np.inf if move is None else float(np.linalg.norm(move))
     if found.lower < size * (1 - 1e-7) and size < longest:
         needed = full - 2 * known.noise_u * size
@@ -153,13 +157,15 @@ def _tried(
     if found.move is None:
         return None
     size = float(np.linalg.norm(found.move))
-    for beyond in BEYOND:
+
+    def flipped(beyond: float) -> Array | None:
         moved = found.again(beyond * size, limits) if beyond else found.move
-        if moved is None:
-            continue
-        if _as_near(point + moved, positives, other):
-            return moved
-    return None
+        return moved if moved is not None and _as_near(point + moved, positives, other) else None
+
+    if (moved := flipped(0.0)) is not None or (farthest := flipped(BEYOND[-1])) is None:
+        return moved
+    nearer = (flipped(beyond) for beyond in BEYOND[:-1])
+    return next((moved for moved in nearer if moved is not None), farthest)
 
 
 def _as_near(point: Array, positives: _Positives, other: int) -> bool:
