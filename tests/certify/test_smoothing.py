@@ -107,8 +107,10 @@ def test_confidence_bounds_are_the_textbooks():
     for k, n in ((0, 10), (1, 10), (7, 10), (10, 10)):
         want = beta.ppf(0.05, k, n - k + 1) if k else 0.0
         assert share_below(np.array([k]), n, 0.05)[0] == pytest.approx(want)
-    counts = np.array([[900, 500]])
-    assert (shares_below(counts, 1000, 0.01) >= share_below(counts, 1000, 0.01 / 4)).all()
+    counts, alphas = np.array([[900, 500, 900]]), np.array([0.001, 0.001, 0.02])
+    for times in (1, 5):
+        want = [float(share_below(times * counts[0, i], 1000 * times, alphas[i])) for i in range(3)]
+        assert shares_below(counts, 1000, alphas, times)[0] == pytest.approx(want)
     assert mean_below(one(0.5), 200, 0.01, 1.0)[0] == pytest.approx(0.5 - math.sqrt(2 * math.log(100) / 200))
     assert ball(100, 0.01, 2.0) == pytest.approx(0.2 * (1 + math.sqrt(2 * math.log(100))))
     assert printed_slack(3, 0.04, 99, 1.0) == pytest.approx(4 * math.sqrt(8 * math.log(10**4) / 9))
@@ -159,6 +161,50 @@ def test_the_kth_smallest_radius_is_wrong_no_more_often_than_alpha():
     assert answers.n == n
     assert binomtest(wrong, repeats, alpha, alternative="greater").pvalue > 1e-3
     assert answers.top_radius(41, SIGMA, alpha) == np.inf
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.sampled_from([1, 40, 500]),
+    spread=st.sampled_from([0.0, 1e-4, 0.05, 0.6]),
+)
+def test_levels_are_never_above_where_samples_were_counted(seed, n, spread):
+    """Every level's count is no more than the samples that reach it, whatever rounding does, and hardly fewer."""
+    rng = np.random.default_rng(seed)
+    centre = unit(rng, 1, 5)
+    first, h = (centre + spread * rng.normal(size=(count, 5)) for count in (20, n))
+    first, h = (v / np.maximum(1.0, np.linalg.norm(v, axis=1, keepdims=True)) for v in (first, h))
+    answers = Answers(Pairs.of(unit(rng, 7, 5), unit(rng, 7, 5)), first, 1.0)
+    answers.add(h[: n // 2])
+    answers.add(h[n // 2 :])
+    seen = h @ answers.pairs.directions.T
+    reached = (seen[:, :, None] >= answers.levels).sum(0)
+    counted = answers.reached()
+    assert counted.shape == reached.shape
+    assert (counted <= reached).all()
+    inside = np.abs(answers.levels) < 1
+    assert (
+        (reached - counted)[inside] <= (np.abs(seen[:, :, None] - answers.levels) < 2e-9).sum(0)[inside]
+    ).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), k=st.integers(1, 4), form=st.sampled_from(["cdf", "half-space"]))
+def test_the_kth_radius_of_a_group_is_that_of_its_pairs(seed, k, form):
+    rng = np.random.default_rng(seed)
+    h = unit(rng, 1, 6) + 0.2 * rng.normal(size=(300, 6))
+    h /= np.maximum(1.0, np.linalg.norm(h, axis=1, keepdims=True))
+    answers = Answers(Pairs.of(unit(rng, 30, 6), unit(rng, 30, 6)), h[:30], 1.0)
+    answers.add(h[30:])
+    # Some are passed by nothing, some by everything.
+    answers.pairs.thresholds[:6] = [-2, -2, 2, 2, -2, 2]
+    groups, others = rng.integers(-1, 3, 30), rng.choice([0.0, 0.1, 0.4, np.inf], (3, 2))
+    found = answers.kth_radii(groups, k, SIGMA, 0.02, form, others)
+    each = answers.radii(SIGMA, 0.02, form)
+    for group in range(3):
+        every = np.sort([*each[groups == group], *others[group], *[np.inf] * k])
+        assert found[group] == pytest.approx(every[k - 1], abs=1e-8)
 
 
 def test_pairs_say_who_is_nearer():

@@ -120,7 +120,7 @@ def test_what_is_close_abstains_and_says_how_many_samples_would_do(turning, tmp_
         assert found.hits[0].verdict == Verdict.ABSTAIN
         assert found.hits[0].radius == 0
         assert found.hits[0].samples is not None
-        more = smoothed_search(gallery, wrapped, image, 1, how=replace(HOW, n=16 * found.hits[0].samples))
+        more = smoothed_search(gallery, wrapped, image, 1, how=replace(HOW, n=64 * found.hits[0].samples))
     assert more.hits[0].verdict == Verdict.CERTIFIED
     assert more.hits[0].reason == ""
 

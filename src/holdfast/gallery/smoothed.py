@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from holdfast.certify import Verdict
 from holdfast.certify.smoothing import Answers, Pairs, Smoothing, candidate_pairs, check_samples, class_pairs
 from holdfast.certify.smoothing.confidence import mean_below
-from holdfast.certify.smoothing.pairs import kth
 from holdfast.certify.smoothing.radius import half_space_radius
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery.exact import Floats, Slots
@@ -181,14 +179,19 @@ class _Question:
         self._far = np.setdiff1d(np.arange(len(self._all)), self.slots) if len(near) < len(self._all) else ()
         parts = [candidate_pairs(near[i], near) for i in range(self.listed)]
         labels = [item.label for item in gallery.items(self.slots)]
-        self.label, self._rival = labels[0], 0
+        self.label = labels[0]
         same = np.array([label is not None and label == self.label for label in labels])
         self.has_class = bool(same.any() and not same.all())
         if self.has_class:
             rivals = class_pairs(centre, near[same], near[~same])
-            self._rival = len(rivals)
             parts.append(rivals)
         self._answers = Answers(Pairs.joined(parts), first, bound)
+        # Which pairs are about which of the shortlist, none where one meets itself; and which about the class.
+        self._listed = np.full(len(self._answers.pairs), -1)
+        self._listed[: self.listed * len(near)] = np.repeat(np.arange(self.listed), len(near))
+        self._listed[np.arange(self.listed) * (len(near) + 1)] = -1
+        self._rivals = np.full(len(self._answers.pairs), -1)
+        self._rivals[self.listed * len(near) :] = 0
         self._sum = np.zeros(self._all.shape[1])
 
     @property
@@ -210,22 +213,21 @@ class _Question:
 
     def answer(self, looks: int) -> tuple[Array, float]:
         """The radius of each of the shortlist, and that of the class."""
-        alpha = self.how.alpha / looks / self.statements
-        radii = self._answers.radii(self.how.sigma, alpha / self.k)
-        hits = kth(
-            np.concatenate([self._near(radii, np.inf), self._beyond(alpha / self.k, 1)], axis=1), self.k
-        )
+        alpha, sigma = self.how.alpha / looks / self.statements, self.how.sigma
+        beyond = self._beyond(alpha / self.k, 1)
+        hits = self._answers.kth_radii(self._listed, self.k, sigma, alpha / self.k, others=beyond)
         if not self.has_class:
             return hits, 0.0
-        rivals = self._answers.radii(self.how.sigma, alpha)[-self._rival :]
         # Candidates that were not looked at may be of any class: as if none were of the right one.
-        return hits, float(min(rivals.min(), self._beyond(alpha, 1)[0].min(initial=np.inf)))
+        beyond = self._beyond(alpha, 1)[:1]
+        return hits, float(self._answers.kth_radii(self._rivals, 1, sigma, alpha, others=beyond)[0])
 
     def forecast(self, radius: float, looks: int, times: int) -> NDArray[np.bool_]:
         """Which of the shortlist would have more than this radius, with `times` as many samples like these."""
         alpha = self.how.alpha / looks / self.statements / self.k
-        held = self._near(self._answers.hold(radius, self.how.sigma, alpha, times), True)
-        failing = (~held).sum(1) + (self._beyond(alpha, times) <= radius).sum(1)
+        held = self._answers.hold(radius, self.how.sigma, alpha, times)
+        failing = np.bincount(self._listed[~held & (self._listed >= 0)], minlength=self.listed)
+        failing += (self._beyond(alpha, times) <= radius).sum(1)
         return np.asarray(failing < self.k)
 
     def settled(self, answer: tuple[Array, float], eps: float, most: int, looks: int) -> bool:
@@ -282,12 +284,6 @@ class _Question:
             self.label if self.has_class else None,
             min(answer[1], largest),
         )
-
-    def _near(self, values: NDArray[Any], own: Any) -> NDArray[Any]:
-        """What is known of the pairs as a row for each of the shortlist; `own` where it meets itself."""
-        rows = values[: self.listed * len(self.slots)].reshape(self.listed, -1).copy()
-        rows[np.arange(self.listed), np.arange(self.listed)] = own
-        return rows
 
     def _beyond(self, alpha: float, times: int) -> Array:
         """For each of the shortlist, the k smallest half-space radii against all that are not near."""

@@ -49,9 +49,10 @@ class Features:
             torch.zeros(width, width, dtype=torch.float64),
         )
         for rows in self._rows:
-            for part in torch.from_numpy(rows).split(4096):
-                total += part.double().sum(0)
-                squares += part.double().T @ part.double()
+            for first in range(0, len(self), 4096):
+                part = torch.from_numpy(rows[first : first + 4096]).double()
+                total += part.sum(0)
+                squares += part.T @ part
         mean = total / (len(self._rows) * len(self))
         return mean, squares / (len(self._rows) * len(self)) - torch.outer(mean, mean)
 

@@ -10,13 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.certify.smoothing.confidence import mean_below, shares_below
-from holdfast.certify.smoothing.radius import cdf_radius, half_space_radius, least_mean
+from holdfast.certify.smoothing.kernels import count_places
+from holdfast.certify.smoothing.radius import FARTHEST, HALVINGS, cdf_radius, half_space_radius, least_mean
 from holdfast.errors import ConfigError
 
 Array = NDArray[np.float64]
 Form = Literal["cdf", "half-space"]
-LEVELS = np.array([-6, -4.5, -3.5, -3, -2.5, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3])
-"""Where the projection's distribution is looked at: standard deviations from the mean of the first samples."""
+STEP = 0.125
+GRID = np.arange(-8.0, 2.5 + STEP, STEP)
+"""Where samples are counted: standard deviations from the mean of the first samples."""
+USED = np.flatnonzero((GRID == -8) | (GRID == -5) | (GRID >= -4.5))
+"""The levels at which the projection's distribution is looked at. Fine, because a step of the sum below is lost."""
+SHARES = np.where(GRID[USED] == -8, 0.1, np.where(GRID[USED] == -5, 0.4, 0.5 / (len(USED) - 2)))
+"""How α is divided among them. Most is spent where hardly a sample falls: down to −F, twenty times as far away as
+all others, a bound counts by the little that it leaves out."""
+PLAIN = 0.05
+"""The share of α that goes to the half-space form, which is seldom the better one."""
+NUDGE = 1e-9
+"""By which share of F a level is said to be lower than where samples were counted: more than rounding."""
 _PAIRS_AT_ONCE = 2**22
 
 
@@ -85,8 +96,10 @@ class Answers:
         self.pairs, self.bound, self.n = pairs, bound, 0
         seen = np.asarray(first, dtype=np.float64) @ pairs.directions.T
         spread = np.maximum(seen.std(0), 1e-6 * bound)
-        self.levels = np.clip(seen.mean(0)[:, None] + spread[:, None] * LEVELS, -bound, bound)
-        self._counts = np.zeros(self.levels.shape, dtype=np.int64)
+        self._low, self._per_step = seen.mean(0) + GRID[0] * spread, 1 / (STEP * spread)
+        levels = seen.mean(0)[:, None] + spread[:, None] * GRID[USED]
+        self.levels = np.clip(levels - NUDGE * bound, -bound, bound)
+        self._counts = np.zeros((len(pairs), len(GRID) + 1), dtype=np.int32)
         self._sum = np.zeros(len(pairs))
 
     def add(self, vectors: Array) -> None:
@@ -94,19 +107,18 @@ class Answers:
         rows = max(1, _PAIRS_AT_ONCE // max(1, len(self.pairs)))
         for start in range(0, len(vectors), rows):
             seen = np.asarray(vectors[start : start + rows], dtype=np.float64) @ self.pairs.directions.T
-            for i in range(self.levels.shape[1]):
-                self._counts[:, i] += (seen >= self.levels[:, i]).sum(0)
+            count_places(seen, self._low, self._per_step, self._counts)
             self._sum += seen.sum(0)
             self.n += len(seen)
 
     def radii(self, sigma: float, alpha: float, form: Form = "cdf") -> Array:
         """A radius for each pair, each wrong with probability at most α.
 
-        `cdf`: the better of the distribution's radius and the half-space's, α/2 for each, so that it is
-        never far below the latter; `half-space`: that alone. The printed form (Lemma 3.8 and Theorem 3.5 of
-        RetrievalGuard) is never above either on the same samples and pair.
+        `cdf`: the better of the distribution's radius and the half-space's, each with its share of α;
+        `half-space`: that alone. The printed form (Lemma 3.8 and Theorem 3.5 of RetrievalGuard) is never above
+        either on the same samples and pair.
         """
-        plain, shares = self._known(sigma, alpha, 1, form)
+        plain, shares = self._known(sigma, alpha, form)
         if form == "half-space":
             return plain
         return np.maximum(plain, cdf_radius(self.levels, shares, self.pairs.thresholds, sigma, self.bound))
@@ -117,17 +129,21 @@ class Answers:
         With `times` above 1 it is what that many times the samples would say if they looked the same: a
         forecast, no certificate.
         """
-        plain, shares = self._known(sigma, alpha, times, "cdf")
+        plain, shares = self._known(sigma, alpha, "cdf", times)
         rho = np.full(len(self.pairs), radius / sigma)
         mean = least_mean(self.levels, shares, self.bound)(rho)
         return np.asarray((plain > radius) | (mean > self.pairs.thresholds))
 
-    def _known(self, sigma: float, alpha: float, times: int, form: Form) -> tuple[Array, Array]:
+    def _known(self, sigma: float, alpha: float, form: Form, times: int = 1) -> tuple[Array, Array]:
         """The half-space radii, and the lower bounds of P(X ≥ level); α is divided among them where both count."""
-        n, share = self.n * times, alpha if form == "half-space" else alpha / 2
-        mean = mean_below(self._sum / self.n, n, share, self.bound)
+        share = alpha if form == "half-space" else PLAIN * alpha
+        mean = mean_below(self._sum / self.n, self.n * times, share, self.bound)
         plain = half_space_radius(mean, self.pairs.thresholds, sigma, self.bound)
-        return plain, shares_below(self._counts * times, n, alpha / 2)
+        return plain, shares_below(self.reached(), self.n, (1 - PLAIN) * alpha * SHARES, times)
+
+    def reached(self) -> NDArray[np.int64]:
+        """How many samples of each pair were at least at each of its levels."""
+        return np.asarray(self._counts[:, ::-1].cumsum(1)[:, ::-1][:, 1 + USED])
 
     def top_radius(self, k: int, sigma: float, alpha: float, form: Form = "cdf") -> float:
         """At most k − 1 pairs fail at x + δ for every ‖δ‖₂ below the result, with probability at least 1 − α.
@@ -135,11 +151,42 @@ class Answers:
         The k-th smallest radius, each at α/k: only the k pairs whose true radii are smallest can make it too
         large, whichever those are, so no union over the gallery is needed.
         """
-        return float(kth(self.radii(sigma, alpha / k, form), k))
+        return float(self.kth_radii(np.zeros(len(self.pairs), dtype=np.int64), k, sigma, alpha / k, form)[0])
 
+    def kth_radii(
+        self,
+        groups: NDArray[np.int64],
+        k: int,
+        sigma: float,
+        alpha: float,
+        form: Form = "cdf",
+        others: Array | None = None,
+    ) -> Array:
+        """The k-th smallest radius of each group of pairs, each pair's at α; infinite where there are fewer.
 
-def kth(radii: Array, k: int) -> Array:
-    """The k-th smallest radius of each row: below it at most k − 1 pairs fail. Infinite where there are fewer."""
-    if k > radii.shape[-1]:
-        return np.full(radii.shape[:-1], np.inf)
-    return np.asarray(np.partition(radii, k - 1, axis=-1)[..., k - 1])
+        `groups` gives each pair its group, or −1 to leave it out; `others` has a row of further radii for each
+        group. Pairs that cannot be the k-th any more are dropped on the way, so it costs little more than one
+        look at each.
+        """
+        plain, shares = self._known(sigma, alpha, form)
+        count = int(groups.max(initial=-1)) + 1 if others is None else len(others)
+        further = np.empty((count, 0)) if others is None else others / sigma
+        active = np.flatnonzero(groups >= 0)
+        low, high = np.zeros(count), np.full(count, FARTHEST)
+        settled = np.zeros(count, dtype=np.int64)
+        for look in range(HALVINGS):
+            # The first look is at the far end: what holds there holds without end.
+            middle = high if look == 0 else (low + high) / 2
+            own = groups[active]
+            held = plain[active] > sigma * middle[own]
+            if form == "cdf":
+                least = least_mean(self.levels[active], shares[active], self.bound)(middle[own])
+                held |= least > self.pairs.thresholds[active]
+            fail = np.bincount(own[~held], minlength=count)
+            enough = settled + fail + (further <= middle[:, None]).sum(1) >= k
+            if look == 0:
+                endless = ~enough
+            settled += np.where(enough, 0, fail)
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+            active = active[np.where(enough[own], ~held, held)]
+        return np.where(endless, np.inf, sigma * low)

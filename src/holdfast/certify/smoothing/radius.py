@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.float64]
-_HALVINGS = 40
+FARTHEST = 64.0
+"""In units of σ: what holds there holds without end."""
+HALVINGS = 40
 
 
 def printed_radius(margin: Array, sigma: float, bound: float) -> Array:
@@ -52,9 +54,9 @@ def cdf_radius(levels: Array, shares: Array, threshold: Array, sigma: float, bou
     threshold = np.asarray(threshold, dtype=np.float64)
     # Where the mean cannot reach t whatever the perturbation, the radius is infinite.
     low = np.zeros(len(levels))
-    high = np.full(len(levels), 64.0)
+    high = np.full(len(levels), FARTHEST)
     beyond = least(high) > threshold
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         above = least(middle) > threshold
         low, high = np.where(above, middle, low), np.where(above, high, middle)
