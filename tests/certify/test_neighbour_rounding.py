@@ -109,6 +109,21 @@ def test_thin_wedges_far_away_are_not_certified_beyond_a_move_that_flips(offset,
         assert found.lower <= smallest_move(point, 0, known).length * (1 + 1e-9)
 
 
+def test_under_a_metric_that_stretches_unevenly_few_problems_are_solved_and_the_ends_meet():
+    """Rounding takes more off the gaps than a part in 10,000; the move is sought for the gaps as they are."""
+    random = np.random.default_rng(8)
+    turned = np.linalg.qr(random.normal(size=(60, 60)))[0]
+    known = Neighbours(
+        random.uniform(size=(300, 60)), np.arange(300) % 2, np.diag(np.logspace(4, -3, 60)) @ turned
+    )
+    for _ in range(10):
+        point = random.uniform(size=60)
+        found = exact_radius(point, int(known.labels[known.squared(point).argmin()]), known)
+        assert 0 < found.lower <= found.upper < np.inf
+        assert found.gap < 1e-4
+        assert found.solved < 20
+
+
 def test_a_move_that_is_returned_was_tried():
     known = Neighbours(
         np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([0, 1, 1]), np.diag([1.0, 1e-6])

@@ -37,8 +37,16 @@ def trained(tmp_path_factory):
 def certified(trained, tmp_path_factory):
     out = tmp_path_factory.mktemp("certified")
     return certify_smoothed(
-        *trained, out, HOW, queries=12, candidates=150, ks=(1, 5), marks=[100], attacks=[0.02, 0.3]
-    )
+        *trained, out, HOW, queries=12, candidates=150, ks=(1, 5),
+        marks=[100], alphas=[0.2, 0.001], attacks=[0.02, 0.3],
+    )  # fmt: skip
+
+
+def plain(certified):
+    """The lines of the run's own n and alpha, by rule and K."""
+    return {
+        (line.rule, line.k): line for line in certified.table if (line.n, line.alpha) == (HOW.n, HOW.alpha)
+    }
 
 
 def test_the_forms_stand_in_their_order(certified):
@@ -48,7 +56,7 @@ def test_the_forms_stand_in_their_order(certified):
     assert (columns["half-space_1"] >= columns["paper_1"]).all()
     assert (columns["cdf_5"] >= 0).all()
     assert set(columns["paper_1"][columns["margin"] <= 0]) <= {-1.0}
-    lines = {(line.rule, line.k): line for line in certified.table if line.n == HOW.n}
+    lines = plain(certified)
     assert lines["cdf", 1].mean_radius > lines["paper", 1].mean_radius
     assert ("paper", 5) not in lines
     for line in certified.table:
@@ -108,7 +116,9 @@ def test_a_stopped_run_goes_on_and_another_setting_is_refused(trained, certified
     assert len(calls) == 8 + 12 - 7
     for name, column in certified.rows.columns.items():
         if name not in again.rows.columns:
-            assert name.endswith("_n100") or name.startswith(("attacked", "forced", "fooled"))
+            assert name.endswith(("_n100", "_a0.2", "_a0.001")) or name.startswith(
+                ("attacked", "forced", "fooled")
+            )
         elif column.dtype.kind == "f":
             assert np.allclose(column, again.rows.columns[name], atol=1e-6), name
         else:
@@ -154,7 +164,7 @@ def test_the_report_shows_it(certified):
 
     page = write_report(certified.folder).read_text()
     assert "Smoothed search on fashion-mnist-mini" in page
-    lines = {(line.rule, line.k): line for line in certified.table if line.n == HOW.n}
+    lines = plain(certified)
     assert f"{lines['cdf', 1].mean_radius:.4f}" in page
     assert "Recall@5 under any change" in page
 
@@ -175,8 +185,27 @@ def test_fewer_samples_say_what_a_run_with_fewer_says(trained, certified, tmp_pa
     few = certify_smoothed(*trained, tmp_path, replace(HOW, n=100), queries=12, candidates=150, ks=(1, 5))
     for name in ("cdf_1", "paper_1", "votes_5", "item_1", "half-space_5", "recall_1", "margin"):
         assert few.rows.columns[name] == pytest.approx(certified.rows.columns[f"{name}_n100"]), name
-    means = {line.n: line.mean_radius for line in certified.table if (line.rule, line.k) == ("cdf", 1)}
+    means = {
+        line.n: line.mean_radius
+        for line in certified.table
+        if (line.rule, line.k, line.alpha) == ("cdf", 1, HOW.alpha)
+    }
     assert 0 < means[100] < means[400]
+
+
+def test_other_failure_probabilities_say_what_a_run_with_them_says(trained, certified, tmp_path):
+    other = certify_smoothed(*trained, tmp_path / "a", replace(HOW, alpha=0.2), queries=12, candidates=150)
+    for name in ("cdf_1", "paper_1", "votes_5", "item_1", "half-space_5"):
+        assert other.rows.columns[name] == pytest.approx(certified.rows.columns[f"{name}_a0.2"]), name
+    means = {
+        line.alpha: line.mean_radius
+        for line in certified.table
+        if (line.rule, line.k, line.n) == ("cdf", 1, HOW.n)
+    }
+    assert 0 < means[0.001] < means[0.01] < means[0.2]
+    with pytest.raises(ConfigError, match="alphas are probabilities"):
+        certify_smoothed(*trained, tmp_path / "b", HOW, queries=2, candidates=20, alphas=[1.0])
+    assert not (tmp_path / "b").exists()
 
 
 def test_attacks_leave_at_least_what_is_certified(trained, certified):
@@ -218,7 +247,7 @@ def test_the_first_candidate_itself_is_certified_too(certified):
     columns = certified.rows.columns
     assert (columns["item_5"] >= columns["item_1"] - 1e-9).all()
     assert (columns["item_5"] > 0).any()
-    lines = {(line.rule, line.k): line for line in certified.table if line.n == HOW.n}
+    lines = plain(certified)
     assert lines["item", 1].recall >= lines["item", 1].certified
 
 

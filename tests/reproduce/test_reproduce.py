@@ -260,12 +260,12 @@ train = { steps = 8, batch = 40 }
 sigmas = [0.1, 0.5]
 
 [methods.gdml]
-seeds = [0]
+seeds = [0, 1]
 defence.name = "margin"
 model.unit_norm = true
 train = { steps = 8, batch = 40, noise = 0.1 }
 sigmas = [0.1]
-smoothing = { n = 80 }
+smoothing = { n = 80, alphas = [0.1] }
 
 [[experiments]]
 model = "small"
@@ -287,12 +287,22 @@ def test_smoothed_searches_are_figures(home, tmp_path):
     files = sorted(path.name for path in (home / "rows" / "tiny" / "mini-small-dml-s0").iterdir())
     assert files == ["run.json", "smoothed-0.1.csv.gz", "smoothed-0.5.csv.gz"]
     cells = {(c.method, c.eps, c.k, c.metric): c for c in make_cells(home, "tiny", plan)}
-    rows = read_rows(home / "rows" / "tiny" / "mini-small-gdml-s0" / "smoothed-0.1.csv.gz")
-    some = rows.columns["answerable"] > 0
-    radius = np.where(rows.columns["voted_1"] > 0, rows.columns["votes_1"], 0)[some]
+    kept = [
+        read_rows(home / "rows" / "tiny" / f"mini-small-gdml-s{s}" / "smoothed-0.1.csv.gz") for s in (0, 1)
+    ]
+    columns = {
+        name: np.concatenate([rows.columns[name] for rows in kept])
+        for name in ("answerable", "voted_1", "votes_1", "votes_1_a0.1")
+    }
+    some = columns["answerable"] > 0
+    radius = np.where(columns["voted_1"] > 0, columns["votes_1"], 0)[some]
     cell = cells["gdml", "0.1", 1, "mean radius: votes, n = 80"]
-    assert cell.ours == pytest.approx(radius.mean())
+    assert (cell.ours, cell.n, cell.seeds) == (pytest.approx(radius.mean()), some.sum(), 2)
     assert cell.ours > 0
+    surer = cells["gdml", "0.1", 1, "mean radius: votes, n = 80, alpha = 0.1"]
+    assert surer.ours == pytest.approx(
+        np.where(columns["voted_1"] > 0, columns["votes_1_a0.1"], 0)[some].mean()
+    )
     assert cells["gdml", "0.1", 1, "recall at r > 0: votes, n = 80"].ours == pytest.approx(
         (radius > 0).mean()
     )
@@ -301,6 +311,7 @@ def test_smoothed_searches_are_figures(home, tmp_path):
     assert "## Figure 2: Recall@1(r)" in text
     assert "paper, projected to n = 100,000" in text
     assert "## Radius against the number of samples" in text
+    assert "## Radius against the failure probability" in text
     assert f"| mini | gdml | 0.1 | 0.05 | {some.sum()} |" in text, "an attack of half the noise"
     (home / "tiny.toml").write_text(SMOOTHED.replace("n = 60", "n = 70"))
     with pytest.raises(ConfigError, match="of other settings than the plan's"):
