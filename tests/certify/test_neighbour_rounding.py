@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.attacks.neighbours import smallest_move
 from holdfast.bounds.neighbours import absolute_norm
-from holdfast.certify.mahalanobis import Neighbours, exact_radius, flips, knn_radius
+from holdfast.certify.mahalanobis import Limits, Neighbours, exact_radius, flips, knn_radius
 from holdfast.errors import DataError
 
 getcontext().prec = 60
@@ -122,6 +122,30 @@ def test_under_a_metric_that_stretches_unevenly_few_problems_are_solved_and_the_
         assert 0 < found.lower <= found.upper < np.inf
         assert found.gap < 1e-4
         assert found.solved < 20
+
+
+def test_a_move_into_a_cell_thinner_than_a_part_in_ten_thousand_is_found():
+    thin = Neighbours(
+        np.array(
+            [
+                [-0.11842594, -1.03729229],
+                [-0.11841675, -1.03729623],
+                [-0.11843513, -1.03728835],
+                [0.03941409, 0.091905],
+            ]
+        ),
+        np.array([1, 0, 0, 0]),
+        np.eye(2),
+    )
+    found = exact_radius(np.array([-0.02, -0.046]), 0, thin)
+    assert found.upper == pytest.approx(0.46792533, rel=1e-7)
+    corner = Neighbours(
+        np.array([[0.1, 0.9], [1.286356134909106, 1.8590684047273174]]), np.array([0, 1]), np.eye(2)
+    )
+    point = np.array([0.4, 0.6])
+    found = exact_radius(point, 0, corner, Limits.around(point, 0, 1))
+    assert found.upper == pytest.approx(0.72110968, rel=1e-7)
+    assert flips(point, found.move, 0, corner)
 
 
 def test_a_move_that_is_returned_was_tried():

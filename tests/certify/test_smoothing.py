@@ -161,6 +161,33 @@ def test_the_kth_smallest_radius_is_wrong_no_more_often_than_alpha():
     assert answers.n == n
     assert binomtest(wrong, repeats, alpha, alternative="greater").pvalue > 1e-3
     assert answers.top_radius(41, SIGMA, alpha) == np.inf
+    nobody = Answers(Pairs(np.empty((0, 1)), np.empty(0)), first, 1.0)
+    nobody.add(samples)
+    assert nobody.top_radius(1, SIGMA, alpha) == np.inf
+
+
+@pytest.mark.parametrize("n", [60, 600])
+def test_a_rare_sample_far_below_all_others_is_reckoned_with(n):
+    """At −F once in n: most runs never see it, and the radius has to leave room for it all the same."""
+    x, alpha, rare = 0.3, 0.2, 1 / n
+    cut = norm.ppf(rare)
+    h = lambda z: np.where(z < cut, -1.0, np.clip(0.3 + 0.02 * z, -1, 1))  # noqa: E731
+
+    def g(u):
+        return quad(lambda z: float(h(z)) * norm.pdf(z - (u - x) / SIGMA), -9, 9, points=[cut], limit=200)[0]
+
+    threshold = g(x) - 0.04
+    true = x - brentq(lambda u: g(u) - threshold, x - 2, x)
+    rng = np.random.default_rng(4)
+    wrong, repeats, sizes = 0, 600, []
+    for _ in range(repeats):
+        answers = Answers(Pairs(np.ones((1, 1)), one(threshold)), h(rng.normal(size=(40, 1))), 1.0)
+        answers.add(h(rng.normal(size=(n, 1))))
+        sizes.append(answers.radii(SIGMA, alpha)[0])
+        wrong += sizes[-1] > true
+    assert binomtest(wrong, repeats, alpha, alternative="greater").pvalue > 1e-3
+    if n > 100:
+        assert np.mean(sizes) > 0
 
 
 @settings(max_examples=40, deadline=None)

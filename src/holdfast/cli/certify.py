@@ -230,8 +230,10 @@ def print_certified(done: Certification, title: str) -> None:
 
 def print_smoothed(done: SmoothedCertification, title: str) -> None:
     """Recall@K(r) of each rule, and the mean radius."""
-    for k, n in dict.fromkeys((line.k, line.n) for line in done.table):
-        lines = [line for line in done.table if (line.k, line.n) == (k, n)]
+    alpha = done.rows.header["config"]["noise"]["alpha"]
+    table = [line for line in done.table if line.alpha == alpha]
+    for k, n in dict.fromkeys((line.k, line.n) for line in table):
+        lines = [line for line in table if (line.k, line.n) == (k, n)]
         print_table(
             ["rule", "recall", *(f"r > {r:g}" for r in lines[0].radii), "rejected", "mean radius"],
             [

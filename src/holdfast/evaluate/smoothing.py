@@ -135,6 +135,8 @@ def certify_smoothed(
     alphas = tuple(sorted({*alphas} - {smoothing.alpha}))
     if alphas and not (alphas[0] > 0 and alphas[-1] < 1):
         raise ConfigError(f"alphas are probabilities between 0 and 1, not {alphas[0]:g} to {alphas[-1]:g}")
+    if len({f"{alpha:g}" for alpha in (*alphas, smoothing.alpha)}) <= len(alphas):
+        raise ConfigError("alphas must differ in their first six digits")
     settings = {
         "queries": queries,
         "candidates": candidates,

@@ -178,7 +178,11 @@ def _all(folder: Path, preset: str, plan: Plan, where: Where) -> Iterator[_Found
 
 
 def _pooled(runs: Sequence[Rows]) -> Rows:
-    """The rows of several seeds one after another; all have the plan's settings."""
+    """The rows of several seeds one after another; those of different settings are not mixed."""
+    settings = [{**run.header["config"], "seed": None, "embedder": None} for run in runs]
+    if any(one != settings[0] for one in settings):
+        name = runs[0].header["config"]["data"]
+        raise ConfigError(f"the smoothed rows of seeds on {name} are of different settings; run them anew")
     columns = {name: np.concatenate([run.columns[name] for run in runs]) for name in runs[0].columns}
     return Rows(runs[0].header, columns)
 

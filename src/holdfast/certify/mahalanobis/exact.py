@@ -162,10 +162,14 @@ def _tried(
         moved = found.again(beyond * size, limits) if beyond else found.move
         return moved if moved is not None and _as_near(point + moved, positives, other) else None
 
-    if (moved := flipped(0.0)) is not None or (farthest := flipped(BEYOND[-1])) is None:
+    if (moved := flipped(0.0)) is not None:
         return moved
-    nearer = (flipped(beyond) for beyond in BEYOND[:-1])
-    return next((moved for moved in nearer if moved is not None), farthest)
+    # From far to near, because most of what flips nothing there flips nothing at all; a thin cell has no room for more.
+    for place in (8, 5, 2):
+        if (there := flipped(BEYOND[place])) is not None:
+            nearer = (flipped(beyond) for beyond in BEYOND[:place])
+            return next((moved for moved in nearer if moved is not None), there)
+    return None
 
 
 def _as_near(point: Array, positives: _Positives, other: int) -> bool:

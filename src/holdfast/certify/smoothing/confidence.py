@@ -34,7 +34,7 @@ def shares_below(counts: Counts, n: int, alphas: Array, times: int = 1) -> Array
     return found
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _every_share(n: int, alpha: float, times: int) -> Array:
     """Clopper–Pearson for every count of n: what is looked up is far more than n + 1 numbers."""
     return share_below(times * np.arange(n + 1), times * n, alpha)

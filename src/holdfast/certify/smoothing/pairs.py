@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.certify.smoothing.confidence import mean_below, shares_below
 from holdfast.certify.smoothing.kernels import count_places
-from holdfast.certify.smoothing.radius import FARTHEST, HALVINGS, cdf_radius, half_space_radius, least_mean
+from holdfast.certify.smoothing.radius import FARTHEST, HALVINGS, LeastMean, cdf_radius, half_space_radius
 from holdfast.errors import ConfigError
 
 Array = NDArray[np.float64]
@@ -118,9 +118,10 @@ class Answers:
         `half-space`: that alone. The printed form (Lemma 3.8 and Theorem 3.5 of RetrievalGuard) is never above
         either on the same samples and pair.
         """
-        plain, shares = self._known(sigma, alpha, form)
+        plain = self._plain(sigma, alpha, form)
         if form == "half-space":
             return plain
+        shares = self._shares(alpha)
         return np.maximum(plain, cdf_radius(self.levels, shares, self.pairs.thresholds, sigma, self.bound))
 
     def hold(self, radius: float, sigma: float, alpha: float, times: int = 1) -> NDArray[np.bool_]:
@@ -129,17 +130,19 @@ class Answers:
         With `times` above 1 it is what that many times the samples would say if they looked the same: a
         forecast, no certificate.
         """
-        plain, shares = self._known(sigma, alpha, "cdf", times)
-        rho = np.full(len(self.pairs), radius / sigma)
-        mean = least_mean(self.levels, shares, self.bound)(rho)
-        return np.asarray((plain > radius) | (mean > self.pairs.thresholds))
+        least = LeastMean.of(self.levels, self._shares(alpha, times), self.bound)
+        held = least(np.full(len(self.pairs), radius / sigma)) > self.pairs.thresholds
+        return np.asarray(held | (self._plain(sigma, alpha, "cdf", times) > radius))
 
-    def _known(self, sigma: float, alpha: float, form: Form, times: int = 1) -> tuple[Array, Array]:
-        """The half-space radii, and the lower bounds of P(X ≥ level); α is divided among them where both count."""
+    def _plain(self, sigma: float, alpha: float, form: Form, times: int = 1) -> Array:
+        """The half-space radii, with all of α or, where the distribution counts too, with their share."""
         share = alpha if form == "half-space" else PLAIN * alpha
         mean = mean_below(self._sum / self.n, self.n * times, share, self.bound)
-        plain = half_space_radius(mean, self.pairs.thresholds, sigma, self.bound)
-        return plain, shares_below(self.reached(), self.n, (1 - PLAIN) * alpha * SHARES, times)
+        return half_space_radius(mean, self.pairs.thresholds, sigma, self.bound)
+
+    def _shares(self, alpha: float, times: int = 1) -> Array:
+        """The lower bounds of P(X ≥ level), with the rest of α."""
+        return shares_below(self.reached(), self.n, (1 - PLAIN) * alpha * SHARES, times)
 
     def reached(self) -> NDArray[np.int64]:
         """How many samples of each pair were at least at each of its levels."""
@@ -151,7 +154,8 @@ class Answers:
         The k-th smallest radius, each at α/k: only the k pairs whose true radii are smallest can make it too
         large, whichever those are, so no union over the gallery is needed.
         """
-        return float(self.kth_radii(np.zeros(len(self.pairs), dtype=np.int64), k, sigma, alpha / k, form)[0])
+        one, none = np.zeros(len(self.pairs), dtype=np.int64), np.empty((1, 0))
+        return float(self.kth_radii(one, k, sigma, alpha / k, form, none)[0])
 
     def kth_radii(
         self,
@@ -165,28 +169,32 @@ class Answers:
         """The k-th smallest radius of each group of pairs, each pair's at α; infinite where there are fewer.
 
         `groups` gives each pair its group, or −1 to leave it out; `others` has a row of further radii for each
-        group. Pairs that cannot be the k-th any more are dropped on the way, so it costs little more than one
-        look at each.
+        group. Pairs that cannot be the k-th any more are dropped on the way, so it costs a few looks at each.
         """
-        plain, shares = self._known(sigma, alpha, form)
+        plain = self._plain(sigma, alpha, form)
         count = int(groups.max(initial=-1)) + 1 if others is None else len(others)
-        further = np.empty((count, 0)) if others is None else others / sigma
-        active = np.flatnonzero(groups >= 0)
+        further = np.empty((count, 0)) if others is None else np.nan_to_num(others / sigma, posinf=np.inf)
+        asked = groups >= 0
+        own, plain, thresholds = groups[asked], plain[asked] / sigma, self.pairs.thresholds[asked]
+        least = None
+        if form == "cdf":
+            least = LeastMean.of(self.levels[asked], self._shares(alpha)[asked], self.bound)
         low, high = np.zeros(count), np.full(count, FARTHEST)
         settled = np.zeros(count, dtype=np.int64)
         for look in range(HALVINGS):
-            # The first look is at the far end: what holds there holds without end.
-            middle = high if look == 0 else (low + high) / 2
-            own = groups[active]
-            held = plain[active] > sigma * middle[own]
-            if form == "cdf":
-                least = least_mean(self.levels[active], shares[active], self.bound)(middle[own])
-                held |= least > self.pairs.thresholds[active]
+            # The first look is at the far end: what holds there holds without end. Most radii are a few σ at most.
+            middle = high if look == 0 else np.minimum((low + high) / 2, 2.0 * 2**look)
+            held = plain > middle[own]
+            if least is not None:
+                held |= least(middle[own]) > thresholds
             fail = np.bincount(own[~held], minlength=count)
             enough = settled + fail + (further <= middle[:, None]).sum(1) >= k
             if look == 0:
                 endless = ~enough
             settled += np.where(enough, 0, fail)
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-            active = active[np.where(enough[own], ~held, held)]
+            left = np.where(enough[own], ~held, held)
+            if not left.all():
+                own, plain, thresholds = own[left], plain[left], thresholds[left]
+                least = least and least.of_pairs(left)
         return np.where(endless, np.inf, sigma * low)

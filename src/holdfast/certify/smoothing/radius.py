@@ -9,7 +9,7 @@ are given (`confidence.py`). A radius of 0 proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def cdf_radius(levels: Array, shares: Array, threshold: Array, sigma: float, bou
     reaches t. `levels` and `shares` have a row for each pair, levels rising and within [−F, F]; `threshold` has
     one number for each. By convexity never below the half-space form of the same distribution.
     """
-    least = least_mean(levels, shares, bound)
+    least = LeastMean.of(levels, shares, bound)
     threshold = np.asarray(threshold, dtype=np.float64)
     # Where the mean cannot reach t whatever the perturbation, the radius is infinite.
     low = np.zeros(len(levels))
@@ -63,20 +63,30 @@ def cdf_radius(levels: Array, shares: Array, threshold: Array, sigma: float, bou
     return np.where(beyond, np.inf, sigma * low)
 
 
-def least_mean(levels: Array, shares: Array, bound: float) -> Callable[[Array], Array]:
+@dataclass(frozen=True)
+class LeastMean:
     """The lower bound of E⟨h(x + δ + z), w⟩ in `cdf_radius`, for each pair, as a function of ‖δ‖/σ."""
-    levels = np.clip(np.asarray(levels, dtype=np.float64), -bound, bound)
-    steps = np.diff(levels, axis=1, prepend=-bound)
-    if (steps < 0).any():
-        raise ValueError("levels must rise")
-    places = ndtri(np.clip(shares, 0.0, 1.0))
 
-    def least(rho: Array) -> Array:
+    steps: Array
+    places: Array
+    bound: float
+
+    @classmethod
+    def of(cls, levels: Array, shares: Array, bound: float) -> LeastMean:
+        levels = np.clip(np.asarray(levels, dtype=np.float64), -bound, bound)
+        steps = np.diff(levels, axis=1, prepend=-bound)
+        if (steps < 0).any():
+            raise ValueError("levels must rise")
+        return cls(steps, ndtri(np.clip(shares, 0.0, 1.0)), bound)
+
+    def __call__(self, rho: Array) -> Array:
         with np.errstate(invalid="ignore"):
-            held = ndtr(places - rho[:, None])
-        return np.asarray(-bound + (steps * np.nan_to_num(held)).sum(1))
+            held = ndtr(self.places - rho[:, None])
+        return np.asarray(-self.bound + np.einsum("ij,ij->i", self.steps, np.nan_to_num(held, copy=False)))
 
-    return least
+    def of_pairs(self, chosen: NDArray[np.bool_]) -> LeastMean:
+        """The same of some pairs only."""
+        return LeastMean(self.steps[chosen], self.places[chosen], self.bound)
 
 
 def vote_radius(share: Array, sigma: float, need: float = 0.5) -> Array:
