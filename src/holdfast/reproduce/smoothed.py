@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast import data, models
 from holdfast.certify.smoothing.confidence import printed_slack
@@ -16,7 +17,7 @@ from holdfast.certify.smoothing.radius import printed_radius
 from holdfast.errors import ConfigError
 from holdfast.evaluate.folder import ROWS
 from holdfast.evaluate.rows import Rows, read_header, read_rows
-from holdfast.evaluate.smoothing import Line, certify_smoothed, smoothed_tables
+from holdfast.evaluate.smoothing import Line, certify_smoothed, radii_of, smoothed_tables
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import Job, Plan, SmoothPlan
@@ -90,6 +91,7 @@ def smoothed_cells(folder: Path, preset: str, plan: Plan, where: Where) -> dict[
 def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
     """The tables of the page: certified recall for K = 1, how radii grow with the samples and α, and attacks."""
     curves: dict[str, list[str]] = {}
+    fewer: list[str] = []
     samples: list[str] = []
     chances: list[str] = []
     attacked: list[str] = []
@@ -104,7 +106,8 @@ def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
         # In the order of the rules.
         mine = [line for line in table if (line.k, line.n, line.alpha) == (1, n, alpha)]
         lines = [_curve(f"{named} | {line.rule}", line) for line in mine]
-        lines[1:1] = [_projected(named, found.rows, mine[0])] if mine and n != PROJECTED else []
+        lines[1:1] = [_projected_line(named, found.rows, mine[0])] if mine and n != PROJECTED else []
+        fewer += _hundredth(named, found.rows)
         for figure in found.figures:
             curves.setdefault(figure, []).extend(lines)
         if config["marks"]:
@@ -128,7 +131,11 @@ def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
         "| data set | method | σ | rule | queries | recall | r > 0 | > .1σ | > .25σ | > .5σ | > σ | > 1.5σ | > 2σ "
         "| mean radius |"
     )
-    parts = [
+    parts = []
+    if fewer:
+        columns = "| data set | method | σ | queries | cdf, n = 1,000 | paper, n = 100,000 | | ratio |"
+        parts.append(_section("A hundredth of the samples: mean radius, K = 1", columns, fewer))
+    parts += [
         _section(f"{figure.capitalize()}: Recall@1(r)", head, lines)
         for figure, lines in sorted(curves.items())
     ]
@@ -197,13 +204,32 @@ def _radius(line: Line) -> str:
     return f"{line.mean_radius:.4f} ({low:.4f} to {high:.4f})"
 
 
-def _projected(named: str, rows: Rows, line: Line) -> str:
-    """The printed form with the margin that was measured and the slack of 100,000 samples: no certificate."""
+def _hundredth(named: str, rows: Rows) -> list[str]:
+    """The tight form with 1,000 samples beside the printed one with 100,000, on the same queries."""
+    noise = rows.header["config"]["noise"]
+    n, most = PROJECTED // 100, noise["n"] == PROJECTED
+    if n not in (noise["n"], *rows.header["config"]["marks"]):
+        return []
+    ours = radii_of(rows, "cdf", 1, n)[1]
+    printed = radii_of(rows, "paper", 1)[1] if most else _projected(rows)
+    ratio = f"{ours.mean() / printed.mean():.1f}" if printed.any() else "–"
+    return [
+        f"{named} | {len(ours)} | {ours.mean():.4f} | {printed.mean():.4f} | "
+        f"{'drawn' if most else 'projected'} | {ratio} |"
+    ]
+
+
+def _projected(rows: Rows) -> NDArray[np.float64]:
+    """The printed radii with the margin that was measured and the slack of 100,000 samples: no certificate."""
     config = rows.header["config"]
     noise, some = config["noise"], rows.columns["answerable"] > 0
     bound = 1.0 if noise["bound"] is None else noise["bound"]
     slack = printed_slack(PROJECTED, noise["alpha"], config["dim"], bound)
-    radius = printed_radius(rows.columns["margin"][some] - slack, noise["sigma"], bound)
+    return printed_radius(rows.columns["margin"][some] - slack, noise["sigma"], bound)
+
+
+def _projected_line(named: str, rows: Rows, line: Line) -> str:
+    radius = _projected(rows)
     shares = " | ".join(f"{(radius > r).mean():.2f}" for r in line.radii)
     low, high = bootstrap(radius)
     return (
