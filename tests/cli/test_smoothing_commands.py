@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from command import here
@@ -120,3 +121,16 @@ def test_anything_that_maps_images_to_vectors(shop, tmp_path):
     done = here(*words, "--attack", "l2:0.1", "--out", tmp_path / "other")
     assert done.code == 2
     assert "need gradients" in done.err
+
+
+def test_the_runs_of_a_figure():
+    home = ("reproduce", "retrievalguard", "--folder", Path(__file__).parents[2] / "reproduce")
+    found = {figure: here(*home, "--figure", figure, "--list") for figure in ("2", "5")}
+    assert {done.code for done in found.values()} == {0}
+    assert "fashion-mnist-small-gdml-0.25-s0" in found["2"].out
+    assert "cub" not in found["2"].out
+    assert "cars-efficientnet-lite0-dml-s0" in found["5"].out
+    done = here(*home, "--figure", "9", "--list")
+    assert (done.code, "has no runs for figure 9" in done.err) == (2, True)
+    done = here(*home, "--figure", "2", "--table", "1", "--list")
+    assert (done.code, "--table or --figure, not both" in done.err) == (2, True)
