@@ -99,7 +99,7 @@ def test_on_samples_the_printed_form_is_never_above(seed, dim, n):
     g = h.mean(0)
     margin = np.linalg.norm(g - farther) - np.linalg.norm(g - nearer) - printed_slack(n, 0.01, dim, 1.0)
     printed = printed_radius(one(margin), SIGMA, 1.0)[0]
-    for form in ("cdf", "half-space"):
+    for form in ("cdf", "half-space", "ball"):
         assert answers.radii(SIGMA, 0.01, form)[0] >= printed
 
 
@@ -125,7 +125,7 @@ def smooth_mean(x):
     [(np.sign, lambda x: 2 * norm.cdf(x / SIGMA) - 1), (lambda u: np.tanh(3 * u), smooth_mean)],
     ids=["step", "smooth"],
 )
-@pytest.mark.parametrize("form", ["cdf", "half-space"])
+@pytest.mark.parametrize("form", ["cdf", "half-space", "ball"])
 def test_a_radius_is_wrong_no_more_often_than_alpha(h, g, form):
     """A line of images and a known g: the true radius is where g passes the threshold."""
     x, alpha, n, threshold = 0.2, 0.1, 120, 0.1
@@ -217,7 +217,7 @@ def test_levels_are_never_above_where_samples_were_counted(seed, n, spread):
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), k=st.integers(1, 4), form=st.sampled_from(["cdf", "half-space"]))
+@given(seed=st.integers(0, 10**6), k=st.integers(1, 4), form=st.sampled_from(["cdf", "half-space", "ball"]))
 def test_the_kth_radius_of_a_group_is_that_of_its_pairs(seed, k, form):
     rng = np.random.default_rng(seed)
     h = unit(rng, 1, 6) + 0.2 * rng.normal(size=(300, 6))

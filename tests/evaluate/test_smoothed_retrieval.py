@@ -53,7 +53,8 @@ def test_the_forms_stand_in_their_order(certified):
     columns = certified.rows.columns
     assert (columns["cdf_1"] > 0).sum() >= 3
     assert (columns["cdf_1"] >= columns["paper_1"]).all()
-    assert (columns["half-space_1"] >= columns["paper_1"]).all()
+    assert (columns["half-space_1"] >= columns["ball_1"]).all()
+    assert (columns["ball_1"] >= columns["paper_1"]).all()
     assert (columns["cdf_5"] >= 0).all()
     assert set(columns["paper_1"][columns["margin"] <= 0]) <= {-1.0}
     lines = plain(certified)

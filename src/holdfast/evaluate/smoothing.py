@@ -38,8 +38,8 @@ from holdfast.models import Embedder, Foreign, to_unit
 from holdfast.models.smoothed import Smoothed
 
 Vectors = NDArray[np.float64]
-FORMS: tuple[Form, ...] = ("cdf", "half-space")
-RULES = ("paper", "half-space", "cdf", "votes", "item")
+FORMS: tuple[Form, ...] = ("cdf", "half-space", "ball")
+RULES = ("paper", "ball", "half-space", "cdf", "votes", "item")
 """The printed form; the tight forms of the same deployed search; the majority of noisy copies, another rule; and
 the first candidate itself, whatever its class."""
 SIZES = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0)
@@ -350,6 +350,11 @@ class _Query:
         return np.asarray((squared[:, ~self._same] <= nearest).sum(1))
 
 
+def rules_in(rows: Rows, k: int) -> tuple[str, ...]:
+    """The rules of which the rows speak: older ones lack some."""
+    return tuple(rule for rule in rules_of(k) if f"{rule}_{k}" in rows.columns)
+
+
 def rules_of(k: int) -> tuple[str, ...]:
     """The rules that speak of the top k: the paper leaves more than one neighbour as future work."""
     return RULES if k == 1 else RULES[1:]
@@ -401,7 +406,7 @@ def _table(rows: Rows) -> tuple[Line, ...]:
     radii = tuple(share * config["noise"]["sigma"] for share in SIZES)
     lines: list[Line] = []
     for (n, alpha), k in product(looks, config["ks"]):
-        for rule in rules_of(k):
+        for rule in rules_in(rows, k):
             right, radius = radii_of(rows, rule, k, n, alpha)
             lines.append(
                 Line(

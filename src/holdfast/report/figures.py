@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.evaluate import Rows
 from holdfast.evaluate.neighbours import attacked_radii
-from holdfast.evaluate.smoothing import Line, radii_of, rules_of
+from holdfast.evaluate.smoothing import Line, radii_of, rules_in, rules_of
 from holdfast.metrics import hit_rate
 
 SAME, OTHER, PLAIN = "#2a9d6f", "#d1605e", "#4c78a8"
@@ -73,7 +73,7 @@ def certified_curve(rows: Rows) -> str:
 def smoothed_curve(rows: Rows, k: int) -> str:
     """Recall@K of a smoothed search against the ℓ2 radius, for each rule."""
     traces = []
-    for rule, colour in zip(rules_of(k), cycle(MANY), strict=False):
+    for rule, colour in zip(rules_in(rows, k), cycle(MANY), strict=False):
         right, radius = radii_of(rows, rule, k)
         radius = np.sort(radius)
         held = (len(right) - np.arange(len(radius))) / max(1, len(right))
@@ -129,7 +129,7 @@ def _reached(rows: Rows) -> NDArray[np.float64]:
 
 def radius_histogram(rows: Rows, k: int) -> str:
     """How many queries have which radius, for the two forms of the same deployed search."""
-    parts = {rule: radii_of(rows, rule, k)[1] for rule in rules_of(k) if rule in ("paper", "cdf")}
+    parts = {rule: radii_of(rows, rule, k)[1] for rule in rules_in(rows, k) if rule in ("paper", "cdf")}
     both = np.concatenate(list(parts.values()))
     edges = np.histogram_bin_edges(both, bins=30) if len(both) else np.array([0.0, 1.0])
     middles = ((edges[1:] + edges[:-1]) / 2).round(5).tolist()

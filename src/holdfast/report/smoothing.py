@@ -12,6 +12,7 @@ from holdfast.report.page import provenance
 
 RULES = {
     "paper": "as printed in RetrievalGuard",
+    "ball": "from the mean vector, with one ball for all pairs",
     "half-space": "from the mean of the projection",
     "cdf": "from the projection's distribution",
     "votes": "another rule: the majority of noisy copies decides",

@@ -9,13 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify.smoothing.confidence import mean_below, shares_below
+from holdfast.certify.smoothing.confidence import ball, mean_below, shares_below
 from holdfast.certify.smoothing.kernels import count_places
 from holdfast.certify.smoothing.radius import FARTHEST, HALVINGS, LeastMean, cdf_radius, half_space_radius
 from holdfast.errors import ConfigError
 
 Array = NDArray[np.float64]
-Form = Literal["cdf", "half-space"]
+Form = Literal["cdf", "half-space", "ball"]
 STEP = 0.125
 GRID = np.arange(-8.0, 2.5 + STEP, STEP)
 """Where samples are counted: standard deviations from the mean of the first samples."""
@@ -115,11 +115,12 @@ class Answers:
         """A radius for each pair, each wrong with probability at most α.
 
         `cdf`: the better of the distribution's radius and the half-space's, each with its share of α;
-        `half-space`: that alone. The printed form (Lemma 3.8 and Theorem 3.5 of RetrievalGuard) is never above
-        either on the same samples and pair.
+        `half-space`: that alone; `ball`: that with one ball around the mean vector for its confidence, which is
+        right for all pairs together. The printed form (Lemma 3.8 and Theorem 3.5 of RetrievalGuard) is never
+        above any of them on the same samples and pair.
         """
         plain = self._plain(sigma, alpha, form)
-        if form == "half-space":
+        if form != "cdf":
             return plain
         shares = self._shares(alpha)
         return np.maximum(plain, cdf_radius(self.levels, shares, self.pairs.thresholds, sigma, self.bound))
@@ -136,8 +137,11 @@ class Answers:
 
     def _plain(self, sigma: float, alpha: float, form: Form, times: int = 1) -> Array:
         """The half-space radii, with all of α or, where the distribution counts too, with their share."""
-        share = alpha if form == "half-space" else PLAIN * alpha
-        mean = mean_below(self._sum / self.n, self.n * times, share, self.bound)
+        mean, n = self._sum / self.n, self.n * times
+        if form == "ball":
+            mean = mean - ball(n, alpha, self.bound)
+        else:
+            mean = mean_below(mean, n, PLAIN * alpha if form == "cdf" else alpha, self.bound)
         return half_space_radius(mean, self.pairs.thresholds, sigma, self.bound)
 
     def _shares(self, alpha: float, times: int = 1) -> Array:
