@@ -91,7 +91,6 @@ def smoothed_cells(folder: Path, preset: str, plan: Plan, where: Where) -> dict[
 def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
     """The tables of the page: certified recall for K = 1, how radii grow with the samples and α, and attacks."""
     curves: dict[str, list[str]] = {}
-    fewer: list[str] = []
     samples: list[str] = []
     chances: list[str] = []
     attacked: list[str] = []
@@ -107,7 +106,6 @@ def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
         mine = [line for line in table if (line.k, line.n, line.alpha) == (1, n, alpha)]
         lines = [_curve(f"{named} | {line.rule}", line) for line in mine]
         lines[1:1] = [_projected_line(named, found.rows, mine[0])] if mine and n != PROJECTED else []
-        fewer += _hundredth(named, found.rows)
         for figure in found.figures:
             curves.setdefault(figure, []).extend(lines)
         if config["marks"]:
@@ -131,10 +129,9 @@ def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
         "| data set | method | σ | rule | queries | recall | r > 0 | > .1σ | > .25σ | > .5σ | > σ | > 1.5σ | > 2σ "
         "| mean radius |"
     )
-    parts = []
-    if fewer:
-        columns = "| data set | method | σ | queries | cdf, n = 1,000 | paper, n = 100,000 | | ratio |"
-        parts.append(_section("A hundredth of the samples: mean radius, K = 1", columns, fewer))
+    parts = [
+        "## A hundredth of the samples: mean radius, K = 1\n\n" + few_samples(folder, preset, plan, where)
+    ]
     parts += [
         _section(f"{figure.capitalize()}: Recall@1(r)", head, lines)
         for figure, lines in sorted(curves.items())
@@ -152,6 +149,24 @@ def smoothed_part(folder: Path, preset: str, plan: Plan, where: Where) -> str:
         )
         parts.append(_section("Attacked and certified", head, attacked))
     return "\n\n".join(parts)
+
+
+def few_samples(folder: Path, preset: str, plan: Plan, where: Where) -> str:
+    """The tight form with 1,000 samples beside the printed one with 100,000, on the same queries, as a table."""
+    head = "| data set | method | σ | queries | cdf, n = 1,000 | paper, n = 100,000 | | ratio |"
+    lines = [head, "|---" * head.count("| ") + "|"]
+    for found in _all(folder, preset, plan, where):
+        config = found.rows.header["config"]
+        n, most = PROJECTED // 100, config["noise"]["n"] == PROJECTED
+        if n in (config["noise"]["n"], *config["marks"]):
+            ours = radii_of(found.rows, "cdf", 1, n)[1]
+            printed = radii_of(found.rows, "paper", 1)[1] if most else _projected(found.rows)
+            ratio = f"{ours.mean() / printed.mean():.1f}" if printed.any() else "–"
+            lines.append(
+                f"| {found.dataset} | {found.method} | {found.sigma:g} | {len(ours)} | {ours.mean():.4f} | "
+                f"{printed.mean():.4f} | {'drawn' if most else 'projected'} | {ratio} |"
+            )
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -202,21 +217,6 @@ def _curve(named: str, line: Line) -> str:
 def _radius(line: Line) -> str:
     low, high = line.interval
     return f"{line.mean_radius:.4f} ({low:.4f} to {high:.4f})"
-
-
-def _hundredth(named: str, rows: Rows) -> list[str]:
-    """The tight form with 1,000 samples beside the printed one with 100,000, on the same queries."""
-    noise = rows.header["config"]["noise"]
-    n, most = PROJECTED // 100, noise["n"] == PROJECTED
-    if n not in (noise["n"], *rows.header["config"]["marks"]):
-        return []
-    ours = radii_of(rows, "cdf", 1, n)[1]
-    printed = radii_of(rows, "paper", 1)[1] if most else _projected(rows)
-    ratio = f"{ours.mean() / printed.mean():.1f}" if printed.any() else "–"
-    return [
-        f"{named} | {len(ours)} | {ours.mean():.4f} | {printed.mean():.4f} | "
-        f"{'drawn' if most else 'projected'} | {ratio} |"
-    ]
 
 
 def _projected(rows: Rows) -> NDArray[np.float64]:
