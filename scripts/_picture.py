@@ -43,7 +43,7 @@ def drawn(curves: Sequence[Curve], axis: str, *, top: float = 1.0, logarithmic: 
     for y in np.linspace(0, top, 6):
         pen.line([at(low, y), at(high, y)], LINE, FINE)
         left, middle = at(low, y)
-        pen.text((left - 44 * FINE, middle - 8 * FINE), f"{y:.{1 if top >= 1 else 3}f}", SOFT, font)
+        pen.text((left - 44 * FINE, middle - 8 * FINE), f"{y:.{1 if top >= 1 else 2}f}", SOFT, font)
     for x in np.arange(math.ceil(low), high + 1e-9) if logarithmic else _ticks(high):
         left, bottom = at(float(x), 0)
         shown = f"{10**x:,.0f}" if logarithmic else f"{x:g}"

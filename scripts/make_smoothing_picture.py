@@ -7,6 +7,7 @@ python scripts/make_smoothing_picture.py
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def main() -> None:
         Curve(shown, colour, counts, np.array([radii_of(rows, rule, 1, int(n))[1].mean() for n in counts]))
         for rule, (shown, colour) in KINDS.items()
     ]
-    top = 1.05 * max(float(curve.y.max()) for curve in grown)
+    top = 0.05 * math.ceil(max(float(curve.y.max()) for curve in grown) / 0.05)
     halves = [drawn(grown, "samples a query; up: mean certified radius (l2)", top=top, logarithmic=True)]
     shown = {
         "ours, n = 1,000": ("cdf", 1000, BLUE),
