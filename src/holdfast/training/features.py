@@ -25,6 +25,8 @@ from holdfast.training.config import TrainSection
 
 FEATURES, MADE_OF = "features.part", "features.key"
 CHUNK = 64
+ENOUGH = 8192
+"""Copies whose principal components a head begins with, at most."""
 
 
 class Features:
@@ -41,20 +43,10 @@ class Features:
         copy = torch.randint(len(self._rows), (len(indices),)).numpy()
         return torch.from_numpy(self._rows[copy, np.asarray(indices)])
 
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and covariance of all copies."""
-        width = self._rows.shape[2]
-        total, squares = (
-            torch.zeros(width, dtype=torch.float64),
-            torch.zeros(width, width, dtype=torch.float64),
-        )
-        for rows in self._rows:
-            for first in range(0, len(self), 4096):
-                part = torch.from_numpy(rows[first : first + 4096]).double()
-                total += part.sum(0)
-                squares += part.T @ part
-        mean = total / (len(self._rows) * len(self))
-        return mean, squares / (len(self._rows) * len(self)) - torch.outer(mean, mean)
+    def some(self, most: int) -> Tensor:
+        """The features of at most so many copies, evenly from all."""
+        every = self._rows.reshape(-1, self._rows.shape[2])
+        return torch.from_numpy(every[:: -(-len(every) // most)].copy())
 
 
 def cached_features(
@@ -106,12 +98,15 @@ def begin_with_components(head: nn.Module, features: Features) -> None:
     """
     if not isinstance(head, nn.Linear):
         return
-    mean, covariance = features.moments()
-    directions = torch.linalg.eigh(covariance).eigenvectors.flip(1).T[: head.out_features]
-    with torch.no_grad():
-        head.weight[: len(directions)] = directions.to(head.weight)
+    seen = features.some(ENOUGH)
+    count = min(head.out_features, *seen.shape)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # It begins with random directions of its own.
+        torch.manual_seed(0)
+        directions = torch.pca_lowrank(seen, count, niter=4)[2].T
+        head.weight[:count] = directions
         if head.bias is not None:
-            head.bias[: len(directions)] = -(directions @ mean).to(head.bias)
+            head.bias[:count] = -(directions @ seen.mean(0))
 
 
 def drop_features(folder: Path) -> None:
