@@ -179,8 +179,9 @@ def _runtimes(found: NeighbourReproduction, cells: list[Cell]) -> str:
     lines = [
         f"## Runtime: 100 iterations on {found.plan.timed.set}",
         "",
-        "Seconds of one thread, early stops off; relative to LMNN in brackets. An iteration of ITML goes through its "
-        "constraints once, one of NCA is a step of L-BFGS with its line search.",
+        "Seconds of one thread, at most 100 iterations, early stops off where the plan says so; relative to LMNN in "
+        "brackets. An iteration of ITML goes through its constraints once, one of NCA is a step of L-BFGS with its "
+        "line search.",
         "",
         "| method | the rebuttal | here |",
         "|---|---|---|",
