@@ -14,7 +14,7 @@ import numpy as np
 from _picture import BLUE, GREEN, ORANGE, RED, Curve, below_each, drawn, save
 
 from holdfast.evaluate.rows import read_rows
-from holdfast.evaluate.smoothing import radii_of
+from holdfast.evaluate.smoothed_tables import radii_of
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "reproduce" / "retrievalguard" / "rows" / "laptop" / "fashion-mnist-small-gdml-0.1-100k-s0"

@@ -10,7 +10,7 @@ from _page import with_table
 from numpy.typing import NDArray
 
 from holdfast.evaluate.rows import Rows, read_rows
-from holdfast.evaluate.smoothing import radii_of
+from holdfast.evaluate.smoothed_tables import radii_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "which-certificate.md"

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,64 +30,14 @@ from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import draw_or_all, ordered_ks
 from holdfast.evaluate.folder import ROWS, SMOOTHED, Block, Task
 from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.smoothed_tables import AttackLine, Line, rules_of, smoothed_tables
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.gallery.smoothed import smoothed
-from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, Foreign, to_unit
 from holdfast.models.smoothed import Smoothed
 
 Vectors = NDArray[np.float64]
 FORMS: tuple[Form, ...] = ("cdf", "half-space", "ball")
-RULES = ("paper", "ball", "half-space", "cdf", "votes", "item")
-"""The printed form; the tight forms of the same deployed search; the majority of noisy copies, another rule; and
-the first candidate itself, whatever its class."""
-SIZES = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0)
-"""The radii of the table, in units of σ."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One rule at one K and number of samples: recall of the smoothed search, and what is certified."""
-
-    rule: str
-    k: int
-    queries: int
-    recall: float
-    """For `item`: how often the candidate that was first by the samples that choose is among the K."""
-    certified: float
-    """Share of the queries with a right hit and a radius above 0."""
-    rejected: float
-    """Share with a right hit and no radius: the samples do not settle it."""
-    mean_radius: float
-    """Over all queries, 0 where nothing is certified."""
-    radii: tuple[float, ...]
-    recall_at: tuple[float, ...]
-    """Recall@K(r) at each of `radii`."""
-    interval: tuple[float, float]
-    """Of `mean_radius`."""
-    n: int = 0
-    """Samples that answered."""
-    alpha: float = 0.0
-    """The probability with which each radius is too large, at most."""
-
-
-@dataclass(frozen=True)
-class AttackLine:
-    """Attacks within one ℓ2 size, beside what is certified there, for the first hit's class."""
-
-    eps: float
-    queries: int
-    recall: float
-    """Of the clean queries."""
-    attacked: float
-    """Recall@1 of the altered queries."""
-    certified: float
-    """Recall@1(eps) by rule `cdf`."""
-    forced: float
-    """Share of the queries about which the search abstains once they are altered, and did not before."""
-    contradicted: int
-    """Certified queries that were brought to a wrong answer of which the search is sure. Each of the two statements
-    is wrong with probability at most α: no more than 2α of the queries may be."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +111,10 @@ def certify_smoothed(
         )
         # A query is the least that a stopped run keeps: with many samples it takes minutes.
         task.fill(writer, "sampling queries", work, [(None, len(asked), 1)])
-        rows = writer.read()
+        certified, attacked = smoothed_tables(writer.read())
         summary = {
-            "certified": [asdict(line) for line in _table(rows)],
-            "attacks": [asdict(line) for line in _attack_table(rows)],
+            "certified": [asdict(line) for line in certified],
+            "attacks": [asdict(line) for line in attacked],
         }
         task.finish(writer, summary)
     return read_smoothed(task.folder)
@@ -175,11 +124,6 @@ def read_smoothed(folder: Path) -> SmoothedCertification:
     """A finished evaluation from its folder."""
     rows = read_rows(folder / ROWS)
     return SmoothedCertification(folder, rows, *smoothed_tables(rows))
-
-
-def smoothed_tables(rows: Rows) -> tuple[tuple[Line, ...], tuple[AttackLine, ...]]:
-    """What the rows say, rule by rule and attack by attack."""
-    return _table(rows), _attack_table(rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,16 +294,6 @@ class _Query:
         return np.asarray((squared[:, ~self._same] <= nearest).sum(1))
 
 
-def rules_in(rows: Rows, k: int) -> tuple[str, ...]:
-    """The rules of which the rows speak: older ones lack some."""
-    return tuple(rule for rule in rules_of(k) if f"{rule}_{k}" in rows.columns)
-
-
-def rules_of(k: int) -> tuple[str, ...]:
-    """The rules that speak of the top k: the paper leaves more than one neighbour as future work."""
-    return RULES if k == 1 else RULES[1:]
-
-
 def _columns(
     ks: Sequence[int], marks: Sequence[int], alphas: Sequence[float], attacks: Sequence[float]
 ) -> dict[str, str]:
@@ -375,78 +309,3 @@ def _columns(
     for i in range(len(attacks)):
         found |= {f"{what}_{i}": "int" for what in ("attacked", "forced", "fooled")}
     return found
-
-
-_RIGHT = {"votes": "voted", "item": "listed"}
-
-
-def radii_of(
-    rows: Rows, rule: str, k: int, n: int | None = None, alpha: float | None = None
-) -> tuple[NDArray[np.bool_], Vectors]:
-    """Of all queries that can be asked: whether the rule has them right, and their radii, 0 where it has none.
-
-    `n` is one of the run's marks, or `alpha` one of its alphas; the run's own n and alpha if left out.
-    """
-    noise, some = rows.header["config"]["noise"], rows.columns["answerable"] > 0
-    fewer = "" if n in (None, noise["n"]) else f"_n{n}"
-    other = "" if alpha in (None, noise["alpha"]) else f"_a{alpha:g}"
-    right = rows.columns[f"{_RIGHT.get(rule, 'recall')}_{k}{fewer}"][some] > 0
-    radius = np.maximum(rows.columns[f"{rule}_{k}{fewer}{other}"][some], 0.0)
-    return right, np.where(right, radius, 0.0)
-
-
-def _table(rows: Rows) -> tuple[Line, ...]:
-    config = rows.header["config"]
-    queries = int((rows.columns["answerable"] > 0).sum())
-    if not queries:
-        return ()
-    n, alpha = config["noise"]["n"], config["noise"]["alpha"]
-    looks = [(n, alpha), *((mark, alpha) for mark in config.get("marks", ()))]
-    looks += [(n, other) for other in config.get("alphas", ())]
-    radii = tuple(share * config["noise"]["sigma"] for share in SIZES)
-    lines: list[Line] = []
-    for (n, alpha), k in product(looks, config["ks"]):
-        for rule in rules_in(rows, k):
-            right, radius = radii_of(rows, rule, k, n, alpha)
-            lines.append(
-                Line(
-                    rule,
-                    k,
-                    queries,
-                    float(right.mean()),
-                    float((radius > 0).mean()),
-                    float((right & (radius <= 0)).mean()),
-                    float(radius.mean()),
-                    radii,
-                    tuple(float((radius > r).mean()) for r in radii),
-                    bootstrap(radius),
-                    n,
-                    alpha,
-                )
-            )
-    return tuple(lines)
-
-
-def _attack_table(rows: Rows) -> tuple[AttackLine, ...]:
-    some = rows.columns["answerable"] > 0
-    if not some.any() or 1 not in rows.header["config"]["ks"]:
-        return ()
-    right, radius = radii_of(rows, "cdf", 1)
-    lines = []
-    for i, eps in enumerate(rows.header["config"].get("attacks", ())):
-        attacked = rows.columns[f"attacked_{i}"][some] > 0
-        forced = rows.columns[f"forced_{i}"][some] > 0
-        before = rows.columns["abstains"][some] > 0
-        sure = radius > eps
-        lines.append(
-            AttackLine(
-                float(eps),
-                int(some.sum()),
-                float(right.mean()),
-                float(attacked.mean()),
-                float(sure.mean()),
-                float((forced & ~before).mean()),
-                int((sure & (rows.columns[f"fooled_{i}"][some] > 0)).sum()),
-            )
-        )
-    return tuple(lines)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.evaluate import Rows
 from holdfast.evaluate.neighbours import attacked_radii
-from holdfast.evaluate.smoothing import Line, radii_of, rules_in, rules_of
+from holdfast.evaluate.smoothed_tables import Line, radii_of, rules_in, rules_of
 from holdfast.metrics import hit_rate
 
 SAME, OTHER, PLAIN = "#2a9d6f", "#d1605e", "#4c78a8"

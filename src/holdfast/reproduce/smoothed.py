@@ -17,7 +17,8 @@ from holdfast.certify.smoothing.radius import printed_radius
 from holdfast.errors import ConfigError
 from holdfast.evaluate.folder import ROWS
 from holdfast.evaluate.rows import Rows, read_header, read_rows
-from holdfast.evaluate.smoothing import Line, certify_smoothed, radii_of, smoothed_tables
+from holdfast.evaluate.smoothed_tables import Line, radii_of, smoothed_tables
+from holdfast.evaluate.smoothing import certify_smoothed
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import Job, Plan, SmoothPlan
