@@ -2,7 +2,7 @@
 
 h(x) = (cos⟨a, x⟩, sin⟨a, x⟩) with ‖a‖ = 1, so that g(x) = e^(−σ²/2) h(x) exactly: an attack of size r turns the
 angle by up to r, and the largest turn at which a candidate stays among the first k (or the nearest stays one of a
-class) is known to 1e-3. Queries are drawn near places where the order turns, where mistakes are likeliest. Each
+class) is known to 1e-3. For votes the share of noisy copies is a normal integral over an arc. Queries are drawn near places where the order turns, where mistakes are likeliest. Each
 repetition chooses by samples of its own and answers with others, as the search does; it fails if its radius is
 above the true one. The last line is the worst of failures / (α · repetitions + what chance adds with 1 in 1,000).
 """
@@ -14,6 +14,7 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from _common import report
 
@@ -40,11 +41,31 @@ def around(angles: Array, start: float) -> Array:
     return np.asarray(2 * np.abs(np.sin((places[:, None] - angles) / 2)))
 
 
+def votes(angles: Array, samples: Array, k: int) -> NDArray[np.bool_]:
+    """Which candidates are among the k nearest of each sample."""
+    away = ((samples[:, None] - circle(angles)) ** 2).sum(2)
+    return np.asarray(away <= np.partition(away, k - 1, axis=1)[:, k - 1 : k])
+
+
+def shares(angles: Array, chosen: int, start: float, sigma: float, k: int) -> Array:
+    """At every turn, one way and then the other, the exact share of copies that have it among their k nearest.
+
+    They are those on the arc between the middles to its k-th neighbours on either side.
+    """
+    ring = np.concatenate([angles - 2 * math.pi, angles, angles + 2 * math.pi])
+    at = len(angles) + chosen
+    low, high = (ring[at - k] + ring[at]) / 2, (ring[at] + ring[at + k]) / 2
+    places = np.concatenate([start - TURNS, start + TURNS])[:, None] + 2 * math.pi * np.arange(-3, 4)
+    return np.asarray((ndtr((high - places) / sigma) - ndtr((low - places) / sigma)).sum(1))
+
+
 def failures(sigma: float, n: int, alpha: float, k: int) -> dict[str, int]:
     from holdfast.certify.smoothing import Answers, candidate_pairs, class_pairs
+    from holdfast.certify.smoothing.confidence import share_below
+    from holdfast.certify.smoothing.radius import vote_radius
 
     random = np.random.default_rng([int(100 * sigma), n, int(1000 * alpha), k])
-    wrong = {"item": 0, "class": 0}
+    wrong = {"item": 0, "class": 0, "votes": 0}
     for _ in range(REPETITIONS):
         angles = np.sort(random.uniform(-1.5, 1.5, 8))
         same = random.random(8) < 0.5
@@ -73,6 +94,10 @@ def failures(sigma: float, n: int, alpha: float, k: int) -> dict[str, int]:
             ours = away[:, chosen] if what == "item" else away[:, same].min(1)
             rivals = away if what == "item" else away[:, ~same]
             wrong[what] += radius > reach((rivals < ours[:, None]).sum(1) >= k) + STEP
+        chosen = int(votes(angles, first, k).sum(0).argmax())
+        share = share_below(votes(angles, samples, k)[:, chosen].sum(keepdims=True), n, alpha)
+        radius, need = float(vote_radius(share, sigma, k / (k + 1))[0]), k / (k + 1)
+        wrong["votes"] += radius > reach(shares(angles, chosen, start, sigma, k) <= need) + STEP
     return wrong
 
 

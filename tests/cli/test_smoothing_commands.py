@@ -58,6 +58,29 @@ def test_hits_have_radii_or_reasons(noisy, shop):
     assert "noisy copies of the query (σ = 0.2)" in page.read_text()
 
 
+def test_hits_by_votes(noisy, shop):
+    """Another deployed rule, by the gallery's own word or for one search."""
+    picture = sorted(shop.pictures.rglob("*.png"))[0]
+    smooth = "sigma=0.2,n=400,first=40,gallery=8,rule=votes"
+    voted = noisy / "votes.gallery"
+    done = here("index", noisy / "run", shop.pictures, "--smooth", smooth, "--out", voted)
+    assert done.code == 0, done.err
+    assert "rule votes" in here("gallery", "info", voted).out
+    asked = (picture, "-k", 2, "--seed", 5, "--json")
+    kept = json.loads(here("search", voted, *asked).out)
+    once = json.loads(here("search", noisy / "g.gallery", *asked, "--rule", "votes").out)
+    by_mean = json.loads(here("search", voted, *asked, "--rule", "mean").out)
+    assert kept == once
+    assert kept[0]["rule"] == "votes"
+    assert 0.9 < kept[0]["hits"][0]["share"] <= 1, "the picture itself is in the gallery"
+    assert kept[0]["hits"][0]["radius"] > by_mean[0]["hits"][0]["radius"] > 0
+    page = noisy / "votes.html"
+    done = here("search", voted, picture, "-k", 2, "--html", page)
+    assert "votes" in done.out
+    assert "by votes of copies with noise of 0.2" in done.out
+    assert "votes for its 2 nearest candidates" in page.read_text()
+
+
 def test_a_smoothed_gallery_stays_what_it_is(noisy, shop):
     gallery, run = noisy / "g.gallery", noisy / "run"
     info = json.loads(here("gallery", "info", gallery, "--json").out)
@@ -85,6 +108,16 @@ def test_a_smoothed_gallery_stays_what_it_is(noisy, shop):
         (("search", gallery, picture, "--keep", "--certify", "l2:auto"), "are for bounds"),
         (("search", gallery, picture, "--model", shop.run), "made by embedder"),
         (("search", shop.gallery, picture, "--samples", 10), "is not one"),
+        (("search", shop.gallery, picture, "--rule", "votes"), "is not one"),
+        (("search", gallery, picture, "--rule", "votes", "--samples", 50), "take at least"),
+        (
+            ("index", run, shop.pictures, "--out", noisy / "x", "--smooth", "sigma=1,rule=all"),
+            "mean or votes",
+        ),
+        (
+            ("index", run, shop.pictures, "--out", gallery, "--smooth", "sigma=0.2,rule=votes"),
+            "rule=votes (mean there)",
+        ),
         (("certify", run, "--smooth", "sigma=0.1", "--attack", "linf:0.1"), "l2:EPS"),
         (("certify", run, "--threat", "query:linf:0.1", "--marks", "10"), "go with --smooth"),
         (("certify", "m.onnx", "--threat", "query:linf:0.1"), "certify it by --smooth"),

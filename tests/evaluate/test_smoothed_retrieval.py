@@ -99,6 +99,32 @@ def test_no_attack_within_a_radius_turns_the_ranking(trained, certified):
     assert looked == 3
 
 
+def test_votes_are_a_deployment_of_their_own(trained, certified, tmp_path):
+    """The same radii for every rule; abstentions and attacks are those of the search by votes."""
+    done = certify_smoothed(
+        *trained,
+        tmp_path,
+        replace(HOW, rule="votes"),
+        queries=12,
+        candidates=150,
+        ks=(1,),
+        attacks=[0.02, 0.3],
+    )
+    rows, other = done.rows.columns, certified.rows.columns
+    for name in ("votes_1", "cdf_1", "voted_1"):
+        assert np.allclose(rows[name], other[name], atol=1e-9)
+    # Sure of the right class exactly where its votes prove a majority.
+    proved = rows["votes_1"] > 0
+    assert proved.sum() >= 3
+    assert not rows["abstains"][proved].any()
+    assert (rows["abstains"] != other["abstains"]).any()
+    for line in done.attacks:
+        assert line.certified == np.mean((rows["votes_1"] > line.eps) & (rows["voted_1"] > 0))
+        assert line.contradicted == 0
+        assert line.certified <= line.attacked + 1e-9
+    assert done.attacks[1].attacked < done.attacks[1].recall
+
+
 def test_a_stopped_run_goes_on_and_another_setting_is_refused(trained, certified, tmp_path, monkeypatch):
     from holdfast.evaluate import smoothing as module
 

@@ -44,6 +44,7 @@ from holdfast.gallery.milvus.certificates import encode_certificate
 from holdfast.gallery.milvus.gallery import ChangedError
 from holdfast.gallery.milvus.writer import Writer
 from holdfast.gallery.recheck import recheck
+from holdfast.gallery.rules import VoteQuestion
 from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search
 from holdfast.gallery.values import Item
 from holdfast.models import Foreign
@@ -303,9 +304,10 @@ def test_certificates_are_those_of_the_embedded_gallery(engine, tmp_path_factory
     assert found.radius.tobytes() == boxes.radius[order].tobytes()
 
 
-def test_a_smoothed_search_is_the_same(engine, tmp_path):
-    """It needs all vectors at once, and its slots to be those of them."""
-    how = Smoothing(sigma=0.25, n=600, alpha=0.05, first=60, gallery=8)
+@pytest.mark.parametrize("rule", ["mean", "votes"])
+def test_a_smoothed_search_is_the_same(engine, tmp_path, rule):
+    """The mean needs all vectors at once, and its slots to be those of them; votes need a batch of queries."""
+    how = Smoothing(sigma=0.25, n=600, alpha=0.05, first=60, gallery=8, rule=rule)
     slope = torch.full((16,), 0.25)
     base = Foreign(
         lambda images: torch.stack([(images.flatten(1) @ slope).cos(), (images.flatten(1) @ slope).sin()], 1),
@@ -850,6 +852,8 @@ def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvu
         unsure = certify_query(gallery, asked, 5, Threat.parse(text))
         assert {(e.best, e.worst, e.verdict) for e in unsure.hits} == {(1, 79, Verdict.UNKNOWN)}
         assert "the index HNSW is approximate" in unsure.reason
+    with pytest.raises(GalleryError, match=r"which the index HNSW of .* may miss; search by the mean"):
+        VoteQuestion.check(gallery, Smoothing(0.1, rule="votes"), 1, 1)
     with pytest.raises(GalleryError, match="was made with index HNSW"):
         open_gallery(gallery.path.replace("HNSW", "IVF_FLAT").replace("M=4&efConstruction=8", "nlist=4"))
 

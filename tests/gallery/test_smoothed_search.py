@@ -9,52 +9,26 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import noisy_circle
 import numpy as np
 import pytest
 import torch
+from noisy_circle import HOW, make, pixels
 
 from holdfast import workflow
 from holdfast.certify import Verdict
-from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError, GalleryError
-from holdfast.gallery import Gallery
-from holdfast.gallery import smoothed as room
-from holdfast.gallery.indexing import embedder_info
-from holdfast.gallery.smoothed import smoothed, smoothed_info, stored_smoothing
+from holdfast.gallery.rules import mean as room
+from holdfast.gallery.smoothed import smoothed, stored_smoothing
 from holdfast.gallery.smoothed import smoothed_search as search_with_noise
 from holdfast.models import Foreign
-
-HOW = Smoothing(sigma=0.25, n=600, alpha=0.05, first=60, gallery=8)
-SLOPE = torch.full((16,), 0.25)
-"""Of length 1."""
-
 
 smoothed_search = partial(search_with_noise, seed=0)
 
 
-def circle(angles: torch.Tensor) -> torch.Tensor:
-    return torch.stack([angles.cos(), angles.sin()], 1)
-
-
 @pytest.fixture
 def turning():
-    return Foreign(lambda images: circle(images.flatten(1) @ SLOPE), (1, 4, 4), unit_norm=True)
-
-
-def make(path, embedder, angles, labels=None, how=HOW):
-    """A gallery of points on the circle, as if they were smoothed vectors."""
-    wrapped = smoothed(embedder, how)
-    info = smoothed_info(wrapped, embedder_info(wrapped), how)
-    gallery = Gallery.create(path, dim=2, embedder=info)
-    gallery.add(
-        [f"c{i:03}" for i in range(len(angles))], circle(torch.as_tensor(angles)).numpy(), labels=labels
-    )
-    return gallery, wrapped
-
-
-def pixels(level: float) -> np.ndarray:
-    """An image whose angle is 4·level, as far as 8 bits can say it."""
-    return np.full((1, 4, 4), round(level * 255), dtype=np.uint8)
+    return noisy_circle.turning()
 
 
 def turns(angles: np.ndarray, start: float, chosen: int, k: int) -> float:

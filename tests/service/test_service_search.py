@@ -198,18 +198,19 @@ def test_a_gallery_without_what_a_threat_needs_says_what_it_can(client, shop, tm
     problem(ask(client, shop.picture(), path="search/certified", threat="linf:0.01", seed=3), 422, "not one")
 
 
-def test_a_smoothed_gallery(shop, tmp_path_factory):
+@pytest.mark.parametrize("rule", ["mean", "votes"])
+def test_a_smoothed_gallery(shop, tmp_path_factory, rule):
     from holdfast.certify.smoothing import parse_smoothing
     from holdfast.workflow import open_and_index
 
     folder = tmp_path_factory.mktemp("smooth")
-    how = parse_smoothing("sigma=0.2,n=400,first=40,gallery=8")
+    how = parse_smoothing(f"sigma=0.2,n=400,first=40,gallery=8,rule={rule}")
     base = models.find(shop.model)
     gallery, _ = open_and_index(base, shop.pictures, folder / "s.gallery", smooth=how)
     gallery.close()
     with serving(shop, folder, galleries=[str(shop.gallery), f"soft={folder / 's.gallery'}"]) as (client, _):
         states = {one["name"]: one for one in client.get("/api/v1/status").json()["galleries"]}
-        assert states["soft"]["smoothed"] == {"sigma": 0.2, "n": 400, "alpha": how.alpha}
+        assert states["soft"]["smoothed"] == {"sigma": 0.2, "n": 400, "alpha": how.alpha, "rule": rule}
         assert states["soft"]["threats"] == ["query:l2"]
         content = shop.picture(2)
         answer = ask(
@@ -223,7 +224,8 @@ def test_a_smoothed_gallery(shop, tmp_path_factory):
         assert [(h["id"], h["verdict"]) for h in answer["hits"]] == [
             (e.hit.id, str(e.verdict)) for e in expected.hits
         ]
-        assert answer["hits"][0]["radius"] == pytest.approx(expected.hits[0].radius)
+        assert [h["radius"] or 0 for h in answer["hits"]] == pytest.approx([e.radius for e in expected.hits])
+        assert [h["share"] for h in answer["hits"]] == [e.share for e in expected.hits]
         assert (answer["seed"], answer["samples"]) == (11, 400)
         plain = ask(client, content, gallery="soft", k=3).json()
         assert plain["hits"][0]["id"] == answer["hits"][0]["id"]

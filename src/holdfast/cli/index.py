@@ -42,7 +42,8 @@ def index(
         typer.Option(
             metavar="sigma=S,n=N",
             help="Smooth the vectors by noise of standard deviation S; searches then say how far each hit holds "
-            "in l2, from N samples of the query (also alpha, first, gallery, seed, bound, backend).",
+            "in l2, from N samples of the query (also alpha, first, gallery, seed, bound, backend, and rule: by the "
+            "mean of noisy copies, or by their votes).",
         ),
     ] = None,
     metric: Annotated[

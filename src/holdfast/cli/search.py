@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,6 +42,13 @@ def search(
     samples: Annotated[
         int | None,
         typer.Option(min=1, help="Samples of each query, in a smoothed gallery.  [default: the gallery's]"),
+    ] = None,
+    rule: Annotated[
+        Literal["mean", "votes"] | None,
+        typer.Option(
+            help="In a smoothed gallery: list hits by the mean of the noisy copies, or by their votes.  "
+            "[default: the gallery's]"
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -81,9 +88,12 @@ def search(
                 raise ConfigError(
                     "--keep and --method are for bounds; a smoothed gallery has samples instead"
                 )
-            smooth = _smoothed(opened, embedder, images, min(k or 10, len(opened)), certify, samples, seed)
-        elif samples is not None or seed is not None:
-            raise ConfigError(f"--samples and --seed are for a smoothed gallery, and {gallery} is not one")
+            changed = {name: value for name, value in (("n", samples), ("rule", rule)) if value is not None}
+            smooth = _smoothed(opened, embedder, images, min(k or 10, len(opened)), certify, changed, seed)
+        elif (samples, rule, seed) != (None, None, None):
+            raise ConfigError(
+                f"--samples, --rule and --seed are for a smoothed gallery, and {gallery} is not one"
+            )
         elif certify is not None:
             proved = _certified(opened, embedder, images, min(k or 10, len(opened)), certify, method, keep)
         else:
@@ -156,7 +166,7 @@ def _smoothed(
     images: list[Path],
     k: int,
     threat: str | None,
-    samples: int | None,
+    changed: dict[str, Any],
     seed: int | None,
 ) -> list[SmoothedHits]:
     from dataclasses import replace
@@ -174,7 +184,7 @@ def _smoothed(
         )
     how = stored_smoothing(gallery.info.embedder)
     assert how is not None
-    how = how if samples is None else replace(how, n=samples)
+    how = replace(how, **changed)
     return [
         smoothed_search(
             gallery,
@@ -200,6 +210,7 @@ def print_smoothed_hits(result: SmoothedHits) -> None:
             entry.hit.id,
             entry.hit.label or "",
             f"{entry.hit.distance:.4f}",
+            *([] if entry.share is None else [f"{entry.share:.1%}"]),
             floored(entry.radius) if entry.radius > 0 else "none",
             str(entry.verdict),
             entry.reason,
@@ -207,12 +218,15 @@ def print_smoothed_hits(result: SmoothedHits) -> None:
         for entry in result.hits
     ]
     stays = f"stays in top {len(result.hits)} to l2"
-    columns = ["#", "id", "label", "distance", stays, "verdict", ""]
+    voted = result.rule == "votes"
+    columns = ["#", "id", "label", "distance", *(["votes"] if voted else []), stays, "verdict", ""]
+    by = "by votes of copies with noise" if voted else "smoothed by noise"
     asked = "" if result.eps is None else f", asked for l2:{result.eps:g}"
-    print_table(columns, rows, title=f"{result.query}, smoothed by noise of {result.sigma:g}{asked}")
+    print_table(columns, rows, title=f"{result.query}, {by} of {result.sigma:g}{asked}")
     if result.label is not None:
         held = f"to l2 {floored(result.label_radius)}" if result.label_radius > 0 else "not settled"
-        print(f"the nearest stays one of '{result.label}': {held}")
+        of = " of most copies" if voted else ""
+        print(f"the nearest{of} stays one of '{result.label}': {held}")
     print(
         f"{result.samples:,} samples (seed {result.seed}); all of this is wrong with probability at most "
         f"{result.alpha:g}"

@@ -15,6 +15,8 @@ Vectors = NDArray[np.float64]
 RULES = ("paper", "ball", "half-space", "cdf", "votes", "item")
 """The printed form; the tight forms of the same deployed search; the majority of noisy copies, another rule; and
 the first candidate itself, whatever its class."""
+DEPLOYED = {"mean": "cdf", "votes": "votes"}
+"""Which of them certifies what is deployed, the search whose abstentions and attacks are counted."""
 SIZES = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0)
 """The radii of the table, in units of σ."""
 
@@ -56,7 +58,7 @@ class AttackLine:
     attacked: float
     """Recall@1 of the altered queries."""
     certified: float
-    """Recall@1(eps) by rule `cdf`."""
+    """Recall@1(eps) by the rule that certifies what is deployed."""
     forced: float
     """Share of the queries about which the search abstains once they are altered, and did not before."""
     contradicted: int
@@ -133,7 +135,8 @@ def _attack_table(rows: Rows) -> tuple[AttackLine, ...]:
     some = rows.columns["answerable"] > 0
     if not some.any() or 1 not in rows.header["config"]["ks"]:
         return ()
-    right, radius = radii_of(rows, "cdf", 1)
+    deployed = DEPLOYED[rows.header["config"]["noise"].get("rule", "mean")]
+    right, radius = radii_of(rows, deployed, 1)
     lines = []
     for i, eps in enumerate(rows.header["config"].get("attacks", ())):
         attacked = rows.columns[f"attacked_{i}"][some] > 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +189,7 @@ class _Query:
             candidate_pairs(self.gallery[chosen], np.delete(self.gallery, chosen, 0)), first, frozen.bound
         )
         answers = self._class(self.kind, first) if self._answerable else None
-        # The search knows no label: what it says is about the class of the first candidate.
-        seen = int(self.kinds[chosen])
-        named = answers if seen == self.kind else self._class(seen, first)
+        deployed = self._deployed(first, answers)
         total, votes = np.zeros(self.gallery.shape[1]), np.zeros(len(self._ks), dtype=np.int64)
         row: dict[str, Any] = {"answerable": int(self._answerable)}
         done = 0
@@ -200,16 +198,15 @@ class _Query:
                 vectors = part.double().numpy()
                 total += vectors.sum(0)
                 item.add(vectors)
-                if named is not None and named is not answers:
-                    named.add(vectors)
+                deployed.add(vectors)
                 if answers is not None:
                     answers.add(vectors)
-                    ahead = self._ahead(vectors)
+                    ahead = self._ahead(vectors, self._same)
                     votes += [int((ahead < k).sum()) for k in self._ks]
             done = stop
             mean, largest = total / stop, math.sqrt(image.numel())
             said = self._said(mean, stop, votes, answers, chosen)
-            said["abstains"] = int(not self._sure(named))
+            said["abstains"] = int(not deployed.sure())
             said |= self._radii(how.alpha, said["margin"], stop, votes, answers, item, largest)
             row |= said if stop == how.n else {f"{key}_n{stop}": value for key, value in said.items()}
         for alpha in alphas:
@@ -219,18 +216,36 @@ class _Query:
 
     def seen(self, image: Tensor) -> dict[str, Any]:
         """What the deployed search says of an altered query: whether it is right, and whether it abstains."""
-        how, total = self._how, np.zeros(self.gallery.shape[1])
+        how, total, votes = self._how, np.zeros(self.gallery.shape[1]), 0
         first = torch.cat(list(self._frozen.sample(image, 0, how.first))).double().numpy()
-        seen = int(self.kinds[np.square(self.gallery - first.mean(0)).sum(1).argmin()])
-        named = self._class(seen, first)
+        deployed = self._deployed(first)
         for part in self._frozen.sample(image, how.first, how.first + how.n):
             vectors = part.double().numpy()
             total += vectors.sum(0)
-            if named is not None:
-                named.add(vectors)
-        right = self._answerable and int(self._ahead(total[None] / how.n)[0]) < 1
-        sure = self._sure(named)
-        return {"attacked": int(right), "forced": int(not sure), "fooled": int(sure and seen != self.kind)}
+            deployed.add(vectors)
+            if self._answerable:
+                votes += int((self._ahead(vectors, self._same) < 1).sum())
+        right = self._answerable and (
+            2 * votes > how.n
+            if how.rule == "votes"
+            else int(self._ahead(total[None] / how.n, self._same)[0]) < 1
+        )
+        sure = deployed.sure()
+        fooled = sure and deployed.kind != self.kind
+        return {"attacked": int(right), "forced": int(not sure), "fooled": int(fooled)}
+
+    def _deployed(self, first: Vectors, answers: Answers | None = None) -> _ByMean | _ByVotes:
+        """The search, which knows no label: what it says is about the class that its first samples name.
+
+        `answers` are those about the query's own class, where they are asked anyway.
+        """
+        if self._how.rule == "votes":
+            nearest = (np.square(self.gallery).sum(1) - 2 * first @ self.gallery.T).argmin(1)
+            kind = int(np.bincount(self.kinds[nearest]).argmax())
+            return _ByVotes(kind, partial(self._ahead, same=self.kinds == kind), self._how)
+        kind = int(self.kinds[np.square(self.gallery - first.mean(0)).sum(1).argmin()])
+        shared = answers is not None and kind == self.kind
+        return _ByMean(kind, answers if shared else self._class(kind, first), self._how, shared)
 
     def _class(self, kind: int, first: Vectors) -> Answers | None:
         """Whether the nearest is of this class, to be asked of samples; None where there is no other class."""
@@ -240,16 +255,12 @@ class _Query:
         pairs = class_pairs(first.mean(0), self.gallery[same], self.gallery[~same])
         return Answers(pairs, first, self._frozen.bound)
 
-    def _sure(self, named: Answers | None) -> bool:
-        """Whether the search stands by the class of its first hit, or abstains."""
-        return named is None or named.top_radius(1, self._how.sigma, self._how.alpha) > 0
-
     def _said(
         self, mean: Vectors, n: int, votes: NDArray[np.int64], answers: Answers | None, chosen: int
     ) -> dict[str, Any]:
         """The margin of the printed form, and which rules have the query right."""
         away = np.linalg.norm(self.gallery - mean, axis=1)
-        ahead = int(self._ahead(mean[None])[0]) if answers is not None else len(self.gallery)
+        ahead = len(self.gallery) if answers is None else int(self._ahead(mean[None], self._same)[0])
         margin = float(away[~self._same].min() - away[self._same].min()) if answers is not None else 0.0
         row: dict[str, Any] = {"margin": margin}
         place = int((away < away[chosen]).sum())
@@ -287,11 +298,42 @@ class _Query:
             row[f"item_{k}"] = min(item.top_radius(k, sigma, alpha), largest)
         return row
 
-    def _ahead(self, vectors: Vectors) -> NDArray[np.int64]:
-        """How many candidates of other classes are at least as near as the nearest of the right one."""
+    def _ahead(self, vectors: Vectors, same: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many candidates of other classes are at least as near as the nearest of this one."""
         squared = (self.gallery**2).sum(1)[None] - 2 * vectors @ self.gallery.T
-        nearest = squared[:, self._same].min(1, keepdims=True)
-        return np.asarray((squared[:, ~self._same] <= nearest).sum(1))
+        nearest = squared[:, same].min(1, keepdims=True)
+        return np.asarray((squared[:, ~same] <= nearest).sum(1))
+
+
+class _ByMean:
+    """Whether the nearest to the mean vector is of a class; certain where there is no other."""
+
+    def __init__(self, kind: int, answers: Answers | None, how: Smoothing, shared: bool) -> None:
+        self.kind, self._answers, self._how, self._shared = kind, answers, how, shared
+
+    def add(self, vectors: Vectors) -> None:
+        if self._answers is not None and not self._shared:
+            self._answers.add(vectors)
+
+    def sure(self) -> bool:
+        """Whether the search stands by the class, or abstains."""
+        return self._answers is None or self._answers.top_radius(1, self._how.sigma, self._how.alpha) > 0
+
+
+class _ByVotes:
+    """Whether the nearest of most noisy copies is of a class."""
+
+    def __init__(self, kind: int, ahead: Callable[[Vectors], NDArray[np.int64]], how: Smoothing) -> None:
+        self.kind, self._ahead, self._how = kind, ahead, how
+        self._votes = self._n = 0
+
+    def add(self, vectors: Vectors) -> None:
+        self._votes += int((self._ahead(vectors) < 1).sum())
+        self._n += len(vectors)
+
+    def sure(self) -> bool:
+        """Whether the search stands by the class, or abstains."""
+        return float(share_below(np.array([self._votes]), self._n, self._how.alpha)[0]) > 0.5
 
 
 def _columns(

@@ -56,7 +56,8 @@ def _certified(entry: CertifiedHit, threat: Threat, picture: Callable[[str | Non
 
 
 def _smoothed(entry: SmoothedHit, picture: Callable[[str | None], bytes | None]) -> Picture:
-    more = [str(entry.verdict)]
+    more = [] if entry.share is None else [f"{entry.share:.1%} of the votes"]
+    more.append(str(entry.verdict))
     if entry.radius > 0:
         more.append(f"to ℓ2 {floored(entry.radius)} (ℓ∞ {floored(entry.pixel, 5)})")
     kind = "certified" if entry.verdict == Verdict.CERTIFIED else "hit"
@@ -66,13 +67,20 @@ def _smoothed(entry: SmoothedHit, picture: Callable[[str | None], bytes | None])
 def _smoothed_meaning(found: SmoothedHits) -> list[str]:
     """What the radii say and what they do not."""
     k = len(found.hits)
+    copies = f"{found.samples:,} noisy copies of the query (σ = {found.sigma:g})"
+    ranked = (
+        f"Each of {copies} votes for its {k} nearest candidates; those with most votes are shown, nearest to the "
+        "mean vector first. "
+        if found.rule == "votes"
+        else f"Hits are ranked by the mean vector of {copies}. "
+    )
+    most = " of most copies" if found.rule == "votes" else ""
     return [
-        f"Hits are ranked by the mean vector of {found.samples:,} noisy copies of the query (σ = {found.sigma:g}). "
-        f"Below each stands how far the query may be altered, in ℓ2 over the whole image, while the hit stays "
+        f"{ranked}Below each stands how far the query may be altered, in ℓ2 over the whole image, while the hit stays "
         f"among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about one query together "
         f"are wrong with probability at most {found.alpha:g}.",
         *(
-            [f"The nearest stays one of '{found.label}' to ℓ2 {floored(found.label_radius)}."]
+            [f"The nearest{most} stays one of '{found.label}' to ℓ2 {floored(found.label_radius)}."]
             if found.label is not None and found.label_radius > 0
             else []
         ),

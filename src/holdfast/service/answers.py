@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, Field
 
 from holdfast.certify import Verdict
+from holdfast.certify.smoothing import Rule
 from holdfast.gallery import Hit, Hits, Item
 from holdfast.gallery.certified import CertifiedHit, CertifiedHits
 from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
@@ -33,6 +34,7 @@ class SmoothingState(BaseModel):
     sigma: float
     n: int = Field(description="Samples of each query.")
     alpha: float = Field(description="All statements about a query are wrong with this probability at most.")
+    rule: Rule = Field(description="By what hits are listed: the copies' mean vector, or their votes.")
 
 
 class GalleryState(BaseModel):
@@ -100,6 +102,7 @@ class HitState(BaseModel):
     )
     radius: float | None = Field(None, description="The l2 radius to which it stays (smoothed galleries).")
     pixel: float | None = Field(None, description="The same for every pixel by itself.")
+    share: float | None = Field(None, description="The share of noisy copies that vote for it (rule votes).")
     reason: str = ""
 
 
@@ -255,6 +258,7 @@ def _certified(entry: CertifiedHit, threat: Threat, k: int, gallery: str) -> Hit
 
 def _smoothed(entry: SmoothedHit, found: SmoothedHits, asked: bool, gallery: str) -> HitState:
     hit = _plain(entry.hit, gallery)
+    hit.share = entry.share
     if not asked:
         return hit
     hit.verdict = entry.verdict

@@ -228,11 +228,13 @@ def _after(
             return {**gone, **(ranks_of(gallery, vector, there) if there else {})}
 
     found = {hit.id: hit.rank for hit in _hits(after)}
-    return replace(after, threat=None), {**served.use(ranks), **found}
+    # What is not listed comes after what is, also where votes list another than the k nearest.
+    others = {id: max(place, len(found) + 1) for id, place in served.use(ranks).items()}
+    return replace(after, threat=None), {**others, **found}
 
 
 def _mean(served: Served, pixels: Pixels, seed: int) -> Floats:
-    """The mean vector by which a smoothed search with this seed ranked."""
+    """The mean vector of a smoothed search with this seed."""
     embedder, how = served.embedder, stored_smoothing(served.known.embedder)
     assert isinstance(embedder, Smoothed)
     assert how is not None

@@ -214,7 +214,7 @@ class Served:
     def smoothed(
         self, pixels: Pixels, k: int, threat: Threat | None = None, seed: int | None = None
     ) -> Outcome:
-        """The nearest candidates by the mean of noisy copies; `threat` None or with eps None: radii for all."""
+        """The candidates that noisy copies list; `threat` None or with eps None: radii for all."""
         start, embedder = time.perf_counter(), self.embedder
         assert isinstance(embedder, Smoothed)
         eps = None if threat is None else threat.eps
@@ -410,10 +410,10 @@ def shortened(text: str) -> str:
     return plain if len(plain) <= 80 else plain[:79] + "…"
 
 
-def stored_settings(info: GalleryInfo) -> dict[str, float] | None:
+def stored_settings(info: GalleryInfo) -> dict[str, float | str] | None:
     """How a smoothed gallery is searched; None where it is not smoothed."""
     how = stored_smoothing(info.embedder)
-    return None if how is None else {"sigma": how.sigma, "n": how.n, "alpha": how.alpha}
+    return None if how is None else {"sigma": how.sigma, "n": how.n, "alpha": how.alpha, "rule": how.rule}
 
 
 def _file(where: str) -> object:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from holdfast.certify.smoothing.confidence import share_below
 from holdfast.errors import ConfigError
 from holdfast.models.smoothed import Backend
+
+Rule = Literal["mean", "votes"]
+"""By what a smoothed search lists its hits: the mean of the noisy copies' vectors, or the copies' votes."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Smoothing:
     """No vector is longer; 1 for normalised ones, for others it must be known."""
     backend: Backend = "torch"
     """Through what samples go; onnx (onnxruntime) is often several times as fast."""
+    rule: Rule = "mean"
+    """What is deployed: hits by the mean vector, or by the votes of noisy copies."""
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma < np.inf:
@@ -39,6 +44,8 @@ class Smoothing:
             raise ConfigError(f"alpha is a probability between 0 and 1, not {self.alpha}")
         if self.backend not in get_args(Backend):
             raise ConfigError(f"backend is {' or '.join(get_args(Backend))}, not '{self.backend}'")
+        if self.rule not in get_args(Rule):
+            raise ConfigError(f"rule is {' or '.join(get_args(Rule))}, not '{self.rule}'")
         if min(self.n, self.first, self.gallery) < 1:
             raise ConfigError("smoothing needs at least 1 sample of each kind")
 
@@ -46,7 +53,7 @@ class Smoothing:
 def parse_smoothing(text: str) -> Smoothing:
     """`sigma=0.1,n=1000,alpha=0.01` as a `Smoothing`; `sigma` must be there."""
     kinds: dict[str, type] = {field.name: int for field in fields(Smoothing)}
-    kinds |= {"sigma": float, "alpha": float, "bound": float, "backend": str}
+    kinds |= {"sigma": float, "alpha": float, "bound": float, "backend": str, "rule": str}
     values: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
@@ -64,11 +71,15 @@ def parse_smoothing(text: str) -> Smoothing:
     return Smoothing(**values)
 
 
-def check_samples(smoothing: Smoothing, k: int) -> None:
-    """Refuse, before any work, a number of samples that cannot certify anything at this alpha."""
-    most = float(share_below(np.array([smoothing.n]), smoothing.n, smoothing.alpha / k)[0])
-    if most <= 0.5:
-        least = int(np.log(smoothing.alpha / k) / np.log(0.5)) + 1
+def check_samples(smoothing: Smoothing, statements: int, need: float = 0.5) -> None:
+    """Refuse, before any work, a number of samples that cannot certify anything at this alpha.
+
+    Even if all samples agree, their share must be proved to be above `need` with alpha divided by `statements`.
+    """
+    alpha = smoothing.alpha / statements
+    most = float(share_below(np.array([smoothing.n]), smoothing.n, alpha)[0])
+    if most <= need:
+        least = int(np.log(alpha) / np.log(need)) + 1
         raise ConfigError(
             f"{smoothing.n} samples cannot certify anything at alpha {smoothing.alpha:g}; take at least {least}, "
             "and a thousand to certify much"

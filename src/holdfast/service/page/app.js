@@ -210,7 +210,7 @@ function settings() {
   by("facts").textContent = [
     `${gallery.name}: ${count(gallery.images, "image")}, state ${gallery.generation}`,
     gallery.architecture && `network ${gallery.architecture}, ${gallery.dim} numbers, fingerprint ${gallery.fingerprint.slice(0, 12)}`,
-    gallery.smoothed && `smoothed with σ ${gallery.smoothed.sigma}`,
+    gallery.smoothed && `smoothed with σ ${gallery.smoothed.sigma}${gallery.smoothed.rule === "votes" ? ", by votes" : ""}`,
     `Holdfast ${status.version}`,
   ].filter(Boolean).join(" · ");
   dial.render(state.columns, state.threat);

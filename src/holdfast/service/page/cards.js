@@ -32,6 +32,7 @@ const fact = (name, value, drawing = null, kind = "") =>
 
 function facts(hit, { kind, reach, exact }, column, { threat, eps, max }) {
   const list = [fact("distance", hit.distance.toFixed(4) + (hit.tied ? " (tie)" : ""))];
+  if (hit.share !== null) list.push(fact("votes", `${(100 * hit.share).toFixed(1)} %`));
   if (kind === "none") return list;
   if (!column.smoothed) {
     const sure = kind === "certified";
