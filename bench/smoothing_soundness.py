@@ -2,9 +2,10 @@
 
 h(x) = (cos⟨a, x⟩, sin⟨a, x⟩) with ‖a‖ = 1, so that g(x) = e^(−σ²/2) h(x) exactly: an attack of size r turns the
 angle by up to r, and the largest turn at which a candidate stays among the first k (or the nearest stays one of a
-class) is known to 1e-3. For votes the share of noisy copies is a normal integral over an arc. Queries are drawn near places where the order turns, where mistakes are likeliest. Each
-repetition chooses by samples of its own and answers with others, as the search does; it fails if its radius is
-above the true one. The last line is the worst of failures / (α · repetitions + what chance adds with 1 in 1,000).
+class) is known to 1e-3. For votes the share of noisy copies is a normal integral over an arc. Queries are drawn
+near places where the order turns, where mistakes are likeliest. Each repetition chooses by samples of its own and
+answers with others, as the search does; it fails if its radius is above the true one. The last line is the worst of
+failures / (α · repetitions + what chance adds with 1 in 1,000).
 """
 
 from __future__ import annotations
