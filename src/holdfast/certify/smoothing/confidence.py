@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +18,6 @@ def share_below(counts: Counts, n: int, alpha: float) -> Array:
     with np.errstate(invalid="ignore"):
         low = betaincinv(np.maximum(k, 1.0), n - k + 1, alpha)
     return np.where(k > 0, low, 0.0)
-
-
-def shares_below(counts: Counts, n: int, alphas: Array, times: int = 1) -> Array:
-    """Lower bounds of P(X ≥ sᵢ) from how many of n samples reach sᵢ, for all fixed levels of a row at once.
-
-    Clopper–Pearson at each level with its own of `alphas`: all hold together but for their sum. With `times`
-    above 1 it is what that many times the samples would say if they looked the same.
-    """
-    found = np.empty(counts.shape)
-    for alpha in np.unique(alphas):
-        level = alphas == alpha
-        found[..., level] = _every_share(n, float(alpha), times)[counts[..., level]]
-    return found
-
-
-@lru_cache(maxsize=128)
-def _every_share(n: int, alpha: float, times: int) -> Array:
-    """Clopper–Pearson for every count of n: what is looked up is far more than n + 1 numbers."""
-    return share_below(times * np.arange(n + 1), times * n, alpha)
 
 
 def mean_below(mean: Array, n: int, alpha: float, bound: float) -> Array:

@@ -9,25 +9,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify.smoothing.confidence import ball, mean_below, shares_below
-from holdfast.certify.smoothing.kernels import count_places
-from holdfast.certify.smoothing.radius import FARTHEST, HALVINGS, LeastMean, cdf_radius, half_space_radius
+from holdfast.certify.smoothing.betting import FARTHEST, GRID, STEP, Bets, knots_of
+from holdfast.certify.smoothing.confidence import ball, mean_below
+from holdfast.certify.smoothing.kernels import share_out
+from holdfast.certify.smoothing.radius import half_space_radius
 from holdfast.errors import ConfigError
 
 Array = NDArray[np.float64]
 Form = Literal["cdf", "half-space", "ball"]
-STEP = 0.125
-GRID = np.arange(-8.0, 2.5 + STEP, STEP)
-"""Where samples are counted: standard deviations from the mean of the first samples."""
-USED = np.flatnonzero((GRID == -8) | (GRID == -5) | (GRID >= -4.5))
-"""The levels at which the projection's distribution is looked at. Fine, because a step of the sum below is lost."""
-SHARES = np.where(GRID[USED] == -8, 0.1, np.where(GRID[USED] == -5, 0.4, 0.5 / (len(USED) - 2)))
-"""How α is divided among them. Most is spent where hardly a sample falls: down to −F, twenty times as far away as
-all others, a bound counts by the little that it leaves out."""
 PLAIN = 0.05
 """The share of α that goes to the half-space form, which is seldom the better one."""
-NUDGE = 1e-9
-"""By which share of F a level is said to be lower than where samples were counted: more than rounding."""
+HALVINGS = 32
+"""From `FARTHEST` down to 1e-8 σ."""
 _PAIRS_AT_ONCE = 2**22
 
 
@@ -87,19 +80,19 @@ def candidate_pairs(candidate: Array, others: Array) -> Pairs:
 
 
 class Answers:
-    """Counts, sample by sample, how the projections of all pairs are distributed; memory does not grow with n.
+    """Takes in, sample by sample, how the projections of all pairs are distributed; memory does not grow with n.
 
-    `first` are samples that serve for nothing else: they place the levels.
+    `first` are samples that serve for nothing else: they place the knots, and with them the bets.
     """
 
     def __init__(self, pairs: Pairs, first: Array, bound: float) -> None:
         self.pairs, self.bound, self.n = pairs, bound, 0
         seen = np.asarray(first, dtype=np.float64) @ pairs.directions.T
-        spread = np.maximum(seen.std(0), 1e-6 * bound)
-        self._low, self._per_step = seen.mean(0) + GRID[0] * spread, 1 / (STEP * spread)
-        levels = seen.mean(0)[:, None] + spread[:, None] * GRID[USED]
-        self.levels = np.clip(levels - NUDGE * bound, -bound, bound)
-        self._counts = np.zeros((len(pairs), len(GRID) + 1), dtype=np.int32)
+        mean, spread = seen.mean(0), np.maximum(seen.std(0), 1e-6 * bound)
+        self._low, self._step = mean + GRID[0] * spread, STEP * spread
+        self.knots = knots_of(mean, spread, bound)
+        self.shared = np.zeros_like(self.knots)
+        """How much of the samples fell to each knot."""
         self._sum = np.zeros(len(pairs))
 
     def add(self, vectors: Array) -> None:
@@ -107,23 +100,22 @@ class Answers:
         rows = max(1, _PAIRS_AT_ONCE // max(1, len(self.pairs)))
         for start in range(0, len(vectors), rows):
             seen = np.asarray(vectors[start : start + rows], dtype=np.float64) @ self.pairs.directions.T
-            count_places(seen, self._low, self._per_step, self._counts)
+            share_out(seen, self._low, self._step, self.bound, self.shared)
             self._sum += seen.sum(0)
             self.n += len(seen)
 
     def radii(self, sigma: float, alpha: float, form: Form = "cdf") -> Array:
         """A radius for each pair, each wrong with probability at most α.
 
-        `cdf`: the better of the distribution's radius and the half-space's, each with its share of α;
-        `half-space`: that alone; `ball`: that with one ball around the mean vector for its confidence, which is
-        right for all pairs together. The printed form (Lemma 3.8 and Theorem 3.5 of RetrievalGuard) is never
-        above any of them on the same samples and pair.
+        `cdf`: the better of the bet's radius and the half-space's, each with its share of α; `half-space`: that
+        alone; `ball`: that with one ball around the mean vector for its confidence, which is right for all pairs
+        together. The printed form (Lemma 3.8 and Theorem 3.5 of RetrievalGuard) is never above any of them on the
+        same samples and pair.
         """
         plain = self._plain(sigma, alpha, form)
         if form != "cdf":
             return plain
-        shares = self._shares(alpha)
-        return np.maximum(plain, cdf_radius(self.levels, shares, self.pairs.thresholds, sigma, self.bound))
+        return np.maximum(plain, self.kth_radii(np.arange(len(self.pairs)), 1, sigma, alpha))
 
     def hold(self, radius: float, sigma: float, alpha: float, times: int = 1) -> NDArray[np.bool_]:
         """Which pairs have a radius above this one, which is much quicker to say than how large theirs is.
@@ -131,12 +123,11 @@ class Answers:
         With `times` above 1 it is what that many times the samples would say if they looked the same: a
         forecast, no certificate.
         """
-        least = LeastMean.of(self.levels, self._shares(alpha, times), self.bound)
-        held = least(np.full(len(self.pairs), radius / sigma)) > self.pairs.thresholds
-        return np.asarray(held | (self._plain(sigma, alpha, "cdf", times) > radius))
+        won = self._bets(alpha, slice(None), times).won(np.full(len(self.pairs), radius / sigma))
+        return np.asarray(won | (self._plain(sigma, alpha, "cdf", times) > radius))
 
     def _plain(self, sigma: float, alpha: float, form: Form, times: int = 1) -> Array:
-        """The half-space radii, with all of α or, where the distribution counts too, with their share."""
+        """The half-space radii, with all of α or, where there are bets too, with their share."""
         mean, n = self._sum / self.n, self.n * times
         if form == "ball":
             mean = mean - ball(n, alpha, self.bound)
@@ -144,13 +135,10 @@ class Answers:
             mean = mean_below(mean, n, PLAIN * alpha if form == "cdf" else alpha, self.bound)
         return half_space_radius(mean, self.pairs.thresholds, sigma, self.bound)
 
-    def _shares(self, alpha: float, times: int = 1) -> Array:
-        """The lower bounds of P(X ≥ level), with the rest of α."""
-        return shares_below(self.reached(), self.n, (1 - PLAIN) * alpha * SHARES, times)
-
-    def reached(self) -> NDArray[np.int64]:
-        """How many samples of each pair were at least at each of its levels."""
-        return np.asarray(self._counts[:, ::-1].cumsum(1)[:, ::-1][:, 1 + USED])
+    def _bets(self, alpha: float, asked: NDArray[np.bool_] | slice, times: int = 1) -> Bets:
+        """The bets of some pairs, with the rest of α."""
+        known = (self.knots[asked], self.shared[asked], self.pairs.thresholds[asked])
+        return Bets.placed(*known, self.n, (1 - PLAIN) * alpha, times)
 
     def top_radius(self, k: int, sigma: float, alpha: float, form: Form = "cdf") -> float:
         """At most k − 1 pairs fail at x + δ for every ‖δ‖₂ below the result, with probability at least 1 − α.
@@ -179,18 +167,16 @@ class Answers:
         count = int(groups.max(initial=-1)) + 1 if others is None else len(others)
         further = np.empty((count, 0)) if others is None else np.nan_to_num(others / sigma, posinf=np.inf)
         asked = groups >= 0
-        own, plain, thresholds = groups[asked], plain[asked] / sigma, self.pairs.thresholds[asked]
-        least = None
-        if form == "cdf":
-            least = LeastMean.of(self.levels[asked], self._shares(alpha)[asked], self.bound)
+        own, plain = groups[asked], plain[asked] / sigma
+        bets = self._bets(alpha, asked) if form == "cdf" else None
         low, high = np.zeros(count), np.full(count, FARTHEST)
         settled = np.zeros(count, dtype=np.int64)
         for look in range(HALVINGS):
             # The first look is at the far end: what holds there holds without end. Most radii are a few σ at most.
             middle = high if look == 0 else np.minimum((low + high) / 2, 2.0 * 2**look)
             held = plain > middle[own]
-            if least is not None:
-                held |= least(middle[own]) > thresholds
+            if bets is not None:
+                held |= bets.won(middle[own])
             fail = np.bincount(own[~held], minlength=count)
             enough = settled + fail + (further <= middle[:, None]).sum(1) >= k
             if look == 0:
@@ -199,6 +185,6 @@ class Answers:
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
             left = np.where(enough[own], ~held, held)
             if not left.all():
-                own, plain, thresholds = own[left], plain[left], thresholds[left]
-                least = least and least.of_pairs(left)
+                own, plain = own[left], plain[left]
+                bets = bets and bets.of_pairs(left)
         return np.where(endless, np.inf, sigma * low)

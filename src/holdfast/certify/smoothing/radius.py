@@ -9,16 +9,11 @@ are given (`confidence.py`). A radius of 0 proves nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 Array = NDArray[np.float64]
-FARTHEST = 64.0
-"""In units of σ: what holds there holds without end."""
-HALVINGS = 40
 
 
 def printed_radius(margin: Array, sigma: float, bound: float) -> Array:
@@ -40,53 +35,6 @@ def half_space_radius(mean: Array, threshold: Array, sigma: float, bound: float)
     with np.errstate(invalid="ignore"):
         radius = np.where(np.asarray(mean) > np.asarray(threshold), sigma * (high - low), 0.0)
     return np.nan_to_num(np.maximum(radius, 0.0), nan=0.0, posinf=np.inf)
-
-
-def cdf_radius(levels: Array, shares: Array, threshold: Array, sigma: float, bound: float) -> Array:
-    """The radius from the projection's whole distribution: `shares` are lower bounds of P(X ≥ level) at x.
-
-    P(⟨h(x + δ + z), w⟩ ≥ s) ≥ Φ(Φ⁻¹(P(X ≥ s)) − ‖δ‖/σ), so the mean at x + δ is at least
-    −F + Σᵢ (sᵢ − sᵢ₋₁) Φ(Φ⁻¹(πᵢ) − ‖δ‖/σ) with s₀ = −F, and that falls with ‖δ‖: the radius is where it
-    reaches t. `levels` and `shares` have a row for each pair, levels rising and within [−F, F]; `threshold` has
-    one number for each. By convexity never below the half-space form of the same distribution.
-    """
-    least = LeastMean.of(levels, shares, bound)
-    threshold = np.asarray(threshold, dtype=np.float64)
-    # Where the mean cannot reach t whatever the perturbation, the radius is infinite.
-    low = np.zeros(len(levels))
-    high = np.full(len(levels), FARTHEST)
-    beyond = least(high) > threshold
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        above = least(middle) > threshold
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.where(beyond, np.inf, sigma * low)
-
-
-@dataclass(frozen=True)
-class LeastMean:
-    """The lower bound of E⟨h(x + δ + z), w⟩ in `cdf_radius`, for each pair, as a function of ‖δ‖/σ."""
-
-    steps: Array
-    places: Array
-    bound: float
-
-    @classmethod
-    def of(cls, levels: Array, shares: Array, bound: float) -> LeastMean:
-        levels = np.clip(np.asarray(levels, dtype=np.float64), -bound, bound)
-        steps = np.diff(levels, axis=1, prepend=-bound)
-        if (steps < 0).any():
-            raise ValueError("levels must rise")
-        return cls(steps, ndtri(np.clip(shares, 0.0, 1.0)), bound)
-
-    def __call__(self, rho: Array) -> Array:
-        with np.errstate(invalid="ignore"):
-            held = ndtr(self.places - rho[:, None])
-        return np.asarray(-self.bound + np.einsum("ij,ij->i", self.steps, np.nan_to_num(held, copy=False)))
-
-    def of_pairs(self, chosen: NDArray[np.bool_]) -> LeastMean:
-        """The same of some pairs only."""
-        return LeastMean(self.steps[chosen], self.places[chosen], self.bound)
 
 
 def vote_radius(share: Array, sigma: float, need: float = 0.5) -> Array:

@@ -19,7 +19,7 @@ Rule = Literal["mean", "votes"]
 class Smoothing:
     """How rankings are smoothed: the noise, and how many samples say what about it.
 
-    `n` samples of a query answer; `first` others choose what is asked and place levels; a gallery vector is
+    `n` samples of a query answer; `first` others choose what is asked and place the bets; a gallery vector is
     the mean of `gallery`, and from then on just a number. `alpha` is each query's probability that its
     radius is too large.
     """
