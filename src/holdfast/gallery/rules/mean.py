@@ -22,11 +22,16 @@ from holdfast.gallery.rules.base import Array, Question
 from holdfast.gallery.values import Hits
 
 NEAR = 2048
-"""Candidates whose projections are looked at in full; of those farther away only the mean, which is looser."""
+"""Candidates that are compared with each of the shortlist."""
+FAR = 2**16
+"""Of those farther away so many are held against one score that the shortlist keeps and they do not reach; of all
+beyond, only the mean is used, which is looser."""
 PAIRS = 2**17
 """Pairs that are looked at in full, at most: with a long list fewer candidates of each."""
 MOST_LISTED = math.isqrt(4 * PAIRS)
 """A longer list is refused: each of it is compared with all of it, and the memory grows with the square."""
+MISSED = 0.05
+"""How much of the way down to −F a thousand samples leave open at a change of size σ."""
 _ROWS = 2**16
 
 
@@ -43,7 +48,10 @@ class MeanQuestion(Question):
         looked = gallery.search_arrays(centre, near_by)[1][0]
         self.slots = looked[: self.listed]
         near = self._all[looked].astype(np.float64)
-        self._far = np.setdiff1d(np.arange(len(self._all)), looked) if len(near) < len(self._all) else ()
+        beyond = np.setdiff1d(np.arange(len(self._all)), looked) if len(near) < len(self._all) else looked[:0]
+        scores = self._all[beyond] @ centre - np.square(self._all[beyond]).sum(1) / 2
+        order = np.argsort(-scores)
+        far, self._beyond = beyond[order[:FAR]], beyond[np.sort(order[FAR:])]
         parts = [candidate_pairs(near[i], near) for i in range(self.listed)]
         labels = [item.label for item in gallery.items(looked)]
         same = np.array([label is not None and label == labels[0] for label in labels])
@@ -51,6 +59,7 @@ class MeanQuestion(Question):
         if self.label is not None:
             parts.append(class_pairs(centre, near[same], near[~same]))
         self._answers = Answers(Pairs.joined(parts), first, bound)
+        self._apart = None if not len(far) else _Apart(self._all, self.slots, far, k, first, bound)
         # Which pairs are about which of the shortlist, none where one meets itself; and which about the class.
         self._listed = np.full(len(self._answers.pairs), -1)
         self._listed[: self.listed * len(near)] = np.repeat(np.arange(self.listed), len(near))
@@ -67,36 +76,53 @@ class MeanQuestion(Question):
     def add(self, vectors: Array) -> None:
         super().add(vectors)
         self._answers.add(vectors)
+        if self._apart is not None:
+            self._apart.add(vectors)
 
     def answer(self, looks: int) -> tuple[Array, float]:
         alpha, sigma = self.how.alpha / looks / self.statements, self.how.sigma
-        beyond = self._beyond(alpha / self.k, 1)
-        hits = self._answers.kth_radii(self._listed, self.k, sigma, alpha / self.k, others=beyond)
+        each = self._each(alpha, self.k)
+        hits = self._answers.kth_radii(self._listed, self.k, sigma, each, others=self._others(each, self.k))
         if self.label is None:
             return hits, 0.0
-        # Candidates that were not looked at may be of any class: as if none were of the right one.
-        beyond = self._beyond(alpha, 1)[:1]
-        return hits, float(self._answers.kth_radii(self._rivals, 1, sigma, alpha, others=beyond)[0])
+        # Candidates that are not near may be of any class: as if none were of the right one.
+        each = self._each(alpha, 1)
+        others = self._others(each, 1)[:1]
+        return hits, float(self._answers.kth_radii(self._rivals, 1, sigma, each, others=others)[0])
 
     def forecast(self, radius: float, looks: int, times: int) -> NDArray[np.bool_]:
-        alpha = self.how.alpha / looks / self.statements / self.k
-        held = self._answers.hold(radius, self.how.sigma, alpha, times)
+        each = self._each(self.how.alpha / looks / self.statements, self.k)
+        held = self._answers.hold(radius, self.how.sigma, each, times)
         failing = np.bincount(self._listed[~held & (self._listed >= 0)], minlength=self.listed)
-        failing += (self._beyond(alpha, times) <= radius).sum(1)
+        if self._apart is not None:
+            failing += self.k * ~self._apart.hold(radius, self.how.sigma, each, times)
+        failing += (self._beyond_radii(each, times) <= radius).sum(1)
         return np.asarray(failing < self.k)
+
+    def _each(self, alpha: float, k: int) -> float:
+        """What a pair gets of a statement's α: k of them can make it wrong, and the candidate's own score."""
+        return alpha / (k + (self._apart is not None))
+
+    def _others(self, alpha: float, k: int) -> Array:
+        """For each of the shortlist, the radii against all that are not near; k of them where any of many may fail."""
+        beyond = self._beyond_radii(alpha, 1)
+        if self._apart is None:
+            return beyond
+        apart = self._apart.radii(self.how.sigma, alpha)
+        return np.concatenate([np.repeat(apart[:, None], k, axis=1), beyond], axis=1)
 
     def hits(self, name: str) -> tuple[Hits, Slots]:
         return self.gallery.hits_of(self.gallery.scan(self.mean), self.k, name=name)
 
-    def _beyond(self, alpha: float, times: int) -> Array:
-        """For each of the shortlist, the k smallest half-space radii against all that are not near."""
-        if not len(self._far):
+    def _beyond_radii(self, alpha: float, times: int) -> Array:
+        """For each of the shortlist, the k smallest half-space radii against all that are beyond the far ones."""
+        if not len(self._beyond):
             return np.empty((self.listed, 0))
         mean = self._sum / self.n
         chosen = self._all[self.slots].astype(np.float64)
         best = np.full((self.listed, self.k), np.inf)
-        for start in range(0, len(self._far), _ROWS):
-            others = self._all[self._far[start : start + _ROWS]].astype(np.float64)
+        for start in range(0, len(self._beyond), _ROWS):
+            others = self._all[self._beyond[start : start + _ROWS]].astype(np.float64)
             squares = (chosen**2).sum(1)[:, None] - (others**2).sum(1)
             apart = np.sqrt(np.maximum(_squared(chosen, others), 0.0))
             apart = np.where(apart > 1e-6, apart, np.nan)  # As good as equal: never told apart.
@@ -106,6 +132,55 @@ class MeanQuestion(Question):
             both = np.concatenate([best, np.nan_to_num(radii, nan=0.0, posinf=np.inf)], axis=1)
             best = np.partition(both, self.k - 1, axis=1)[:, : self.k]
         return best
+
+
+class _Apart:
+    """The shortlist and the far ones, on the two sides of one score.
+
+    c is nearer to g than c′ where ⟨g, c⟩ − ‖c‖²/2 is above ⟨g, c′⟩ − ‖c′‖²/2. With a number τ between the first k and
+    the far ones, one question for each candidate is enough where pairs would be as many as the product: whether each
+    of the shortlist keeps its score above τ, and whether all far ones stay below. Any τ is right that samples fix
+    which serve for nothing else; it is nearer to the side that is harder to move.
+    """
+
+    def __init__(
+        self, vectors: Floats, listed: Slots, far: Slots, k: int, first: Array, bound: float
+    ) -> None:
+        ours, theirs = (vectors[slots].astype(np.float64) for slots in (listed, far))
+        centre = first.mean(0)
+        scores = [side @ centre - np.square(side).sum(1) / 2 for side in (ours[:k], theirs)]
+        last, best = int(scores[0].argmin()), int(scores[1].argmax())
+        above, below = _ease(ours[last], first, bound), _ease(-theirs[best], first, bound)
+        low, high = float(scores[1][best]), float(scores[0][last])
+        border = low + (high - low) * below / (above + below)
+        self._ours = Answers(_scored(ours, border, 1), first, bound)
+        self._theirs = Answers(_scored(theirs, border, -1), first, bound)
+
+    def add(self, vectors: Array) -> None:
+        self._ours.add(vectors)
+        self._theirs.add(vectors)
+
+    def radii(self, sigma: float, alpha: float) -> Array:
+        """To which radius each of the shortlist is nearer than all far ones; wrong with probability at most 2α."""
+        return np.minimum(self._ours.radii(sigma, alpha), self._theirs.top_radius(1, sigma, alpha))
+
+    def hold(self, radius: float, sigma: float, alpha: float, times: int) -> NDArray[np.bool_]:
+        """Which have a radius above this one, or would with `times` as many samples like these."""
+        theirs = self._theirs.hold(radius, sigma, alpha, times).all()
+        return np.asarray(self._ours.hold(radius, sigma, alpha, times) & theirs)
+
+
+def _ease(vector: Array, first: Array, bound: float) -> float:
+    """About how far ⟨g, c⟩ can be brought down by a change of size σ: its deviation, and what samples may miss."""
+    seen = first @ vector
+    return float(seen.std() + MISSED * (bound * np.linalg.norm(vector) + seen.mean()))
+
+
+def _scored(vectors: Array, border: float, side: int) -> Pairs:
+    """⟨g, c⟩ − ‖c‖²/2 > τ for each row c, or with side −1 that it is below."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    scale = np.where(lengths > 0, lengths, 1.0)
+    return Pairs(side * vectors / scale[:, None], side * (border + lengths**2 / 2) / scale)
 
 
 def _squared(a: Array, b: Array) -> Array:
