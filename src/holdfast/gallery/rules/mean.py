@@ -30,8 +30,6 @@ PAIRS = 2**17
 """Pairs that are looked at in full, at most: with a long list fewer candidates of each."""
 MOST_LISTED = math.isqrt(4 * PAIRS)
 """A longer list is refused: each of it is compared with all of it, and the memory grows with the square."""
-MISSED = 0.05
-"""How much of the way down to −F a thousand samples leave open at a change of size σ."""
 _ROWS = 2**16
 
 
@@ -137,10 +135,10 @@ class MeanQuestion(Question):
 class _Apart:
     """The shortlist and the far ones, on the two sides of one score.
 
-    c is nearer to g than c′ where ⟨g, c⟩ − ‖c‖²/2 is above ⟨g, c′⟩ − ‖c′‖²/2. With a number τ between the first k and
-    the far ones, one question for each candidate is enough where pairs would be as many as the product: whether each
-    of the shortlist keeps its score above τ, and whether all far ones stay below. Any τ is right that samples fix
-    which serve for nothing else; it is nearer to the side that is harder to move.
+    c is nearer to g than c′ where ⟨g, c⟩ − ‖c‖²/2 is above ⟨g, c′⟩ − ‖c′‖²/2. With a number τ halfway between the first
+    k and the far ones, fixed by samples that serve for nothing else, one question for each candidate is enough where
+    pairs would be as many as the product: whether each of the shortlist keeps its score above τ, and whether all far
+    ones stay below.
     """
 
     def __init__(
@@ -149,10 +147,7 @@ class _Apart:
         ours, theirs = (vectors[slots].astype(np.float64) for slots in (listed, far))
         centre = first.mean(0)
         scores = [side @ centre - np.square(side).sum(1) / 2 for side in (ours[:k], theirs)]
-        last, best = int(scores[0].argmin()), int(scores[1].argmax())
-        above, below = _ease(ours[last], first, bound), _ease(-theirs[best], first, bound)
-        low, high = float(scores[1][best]), float(scores[0][last])
-        border = low + (high - low) * below / (above + below)
+        border = float(scores[0].min() + scores[1].max()) / 2
         self._ours = Answers(_scored(ours, border, 1), first, bound)
         self._theirs = Answers(_scored(theirs, border, -1), first, bound)
 
@@ -168,12 +163,6 @@ class _Apart:
         """Which have a radius above this one, or would with `times` as many samples like these."""
         theirs = self._theirs.hold(radius, sigma, alpha, times).all()
         return np.asarray(self._ours.hold(radius, sigma, alpha, times) & theirs)
-
-
-def _ease(vector: Array, first: Array, bound: float) -> float:
-    """About how far ⟨g, c⟩ can be brought down by a change of size σ: its deviation, and what samples may miss."""
-    seen = first @ vector
-    return float(seen.std() + MISSED * (bound * np.linalg.norm(vector) + seen.mean()))
 
 
 def _scored(vectors: Array, border: float, side: int) -> Pairs:
