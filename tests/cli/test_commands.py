@@ -276,6 +276,7 @@ def test_certify_smooths(shop, tmp_path):
     assert "cdf" in done.out
     assert "votes" in done.out
     assert "the search abstains on" in done.out
+    assert "queries at once, take alpha=" in done.out
     assert "560 images through the network" in done.err
     table = json.loads(holdfast(*words, "--smooth", how, "--json").out)["table"]
     assert {(line["rule"], line["k"]) for line in table} >= {("paper", 1), ("cdf", 5)}

@@ -266,6 +266,11 @@ def print_smoothed(done: SmoothedCertification, title: str) -> None:
         )
     abstains = done.rows.columns["abstains"] > 0
     print(f"about the class of its first hit the search abstains on {abstains.mean():.1%} of the queries")
+    together = f"{alpha / len(abstains):.2g}"
+    print(
+        f"each radius is too large with probability at most {alpha:g}; for all {len(abstains):,} queries at once, take "
+        f"alpha={together}"
+    )
 
 
 def print_curve(curve: Curve, title: str) -> None:

@@ -53,7 +53,8 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
         "name": f"Smoothed search on {config['data']}",
         "sentence": (
             f"{len(done.rows):,} queries against {against}; noise of σ = {noise['sigma']:g}, {noise['n']:,} samples a "
-            f"query. Each radius is too large with probability at most {noise['alpha']:g}. The search abstains on "
+            f"query. Each radius is too large with probability at most {noise['alpha']:g}, for each query "
+            f"by itself (for all at once: {noise['alpha'] / len(done.rows):.2g}). The search abstains on "
             f"{abstains:.1%} of the queries, where its estimate is too near a decision; an attacker can force that."
         ),
         "figures": [
