@@ -161,11 +161,13 @@ def few_samples(folder: Path, preset: str, plan: Plan, where: Where) -> str:
         n, most = PROJECTED // 100, config["noise"]["n"] == PROJECTED
         if n in (config["noise"]["n"], *config["marks"]):
             ours = radii_of(found.rows, "cdf", 1, n)[1]
-            printed = radii_of(found.rows, "paper", 1)[1] if most else _projected(found.rows)
+            projected = _projected(found.rows, n)
+            printed = radii_of(found.rows, "paper", 1)[1] if most else projected
+            how = f"drawn (projected: {projected.mean():.4f})" if most else "projected"
             ratio = f"{ours.mean() / printed.mean():.1f}" if printed.any() else "–"
             lines.append(
                 f"| {found.dataset} | {found.method} | {found.sigma:g} | {len(ours)} | {ours.mean():.4f} | "
-                f"{printed.mean():.4f} | {'drawn' if most else 'projected'} | {ratio} |"
+                f"{printed.mean():.4f} | {how} | {ratio} |"
             )
     return "\n".join(lines)
 
@@ -220,13 +222,14 @@ def _radius(line: Line) -> str:
     return f"{line.mean_radius:.4f} ({low:.4f} to {high:.4f})"
 
 
-def _projected(rows: Rows) -> NDArray[np.float64]:
-    """The printed radii with the margin that was measured and the slack of 100,000 samples: no certificate."""
+def _projected(rows: Rows, n: int | None = None) -> NDArray[np.float64]:
+    """The printed radii with the margin that n samples measured and the slack of 100,000: no certificate."""
     config = rows.header["config"]
     noise, some = config["noise"], rows.columns["answerable"] > 0
+    fewer = "" if n in (None, noise["n"]) else f"_n{n}"
     bound = 1.0 if noise["bound"] is None else noise["bound"]
     slack = printed_slack(PROJECTED, noise["alpha"], config["dim"], bound)
-    return printed_radius(rows.columns["margin"][some] - slack, noise["sigma"], bound)
+    return printed_radius(rows.columns[f"margin{fewer}"][some] - slack, noise["sigma"], bound)
 
 
 def _projected_line(named: str, rows: Rows, line: Line) -> str:
