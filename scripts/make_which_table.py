@@ -20,13 +20,15 @@ START = "<!-- table: scripts/make_which_table.py -->"
 L2, LINF = (0.1, 0.25, 0.5, 1.0), (0.005, 0.01, 0.02, 0.05, 0.1)
 SIDE = math.sqrt(28 * 28)
 """An ℓ2 ball of radius r holds the ℓ∞ ball of r/28, and is held by that of r."""
+WAYS = {"smoothing": "cdf", "smoothing by votes": "votes"}
 NETWORKS = (
     ("certified-rank", "bounds", "trained for bounds (`certified-rank`, ε = 0.2)"),
     ("gdml-0.25", "bounds", "trained with noise 0.25 (`margin`)"),
-    ("gdml-0.1", "smoothing", "trained with noise 0.1 (`margin`)"),
-    ("gdml-0.25", "smoothing", "trained with noise 0.25"),
-    ("gdml-0.5", "smoothing", "trained with noise 0.5"),
-    ("gdml-1", "smoothing", "trained with noise 1"),
+    *(
+        (f"gdml-{noise}", way, f"trained with noise {noise}")
+        for noise in ("0.1", "0.25", "0.5", "1")
+        for way in WAYS
+    ),
 )
 
 
@@ -62,7 +64,7 @@ def _named(rows: Rows, way: str) -> str:
     config = rows.header["config"]
     if way == "bounds":
         return f"bounds, {config['method']}"
-    return f"smoothing, σ = {config['noise']['sigma']:g}"
+    return f"{way}, σ = {config['noise']['sigma']:g}"
 
 
 def _cells(rows: Rows, way: str) -> list[str]:
@@ -72,7 +74,7 @@ def _cells(rows: Rows, way: str) -> list[str]:
         # Ten bisections of one pass of bounds, each about two forward passes.
         images = "about 20"
     else:
-        right, radius = radii_of(rows, "cdf", 1)
+        right, radius = radii_of(rows, WAYS[way], 1)
         l2, linf = [_share(radius > r) for r in L2], [_share(radius > SIDE * eps) for eps in LINF]
         noise = rows.header["config"]["noise"]
         images = f"{noise['n'] + noise['first']:,}"
