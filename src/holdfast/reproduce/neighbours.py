@@ -189,7 +189,7 @@ class NeighbourReproduction:
             begun, scale = time.process_time(), self.plan.sets[job.dataset].images is None
             made = learn(found.train, found.train_labels, method, seed=job.seed, scale=scale, **options)
             made.save(file)
-            atomic_write(cost, json.dumps(round(time.process_time() - begun, 2)))
+            atomic_write(cost, json.dumps(time.process_time() - begun))
         metric = Metric.load(file)
         for one in self._certified(job):
             say(f"{job.name}: certifying K = {one.k}")
