@@ -46,10 +46,7 @@ class MeanQuestion(Question):
         looked = gallery.search_arrays(centre, near_by)[1][0]
         self.slots = looked[: self.listed]
         near = self._all[looked].astype(np.float64)
-        beyond = np.setdiff1d(np.arange(len(self._all)), looked) if len(near) < len(self._all) else looked[:0]
-        scores = self._all[beyond] @ centre - np.square(self._all[beyond]).sum(1) / 2
-        order = np.argsort(-scores)
-        far, self._beyond = beyond[order[:FAR]], beyond[np.sort(order[FAR:])]
+        far, self._beyond = _parted(self._all, looked, centre)
         parts = [candidate_pairs(near[i], near) for i in range(self.listed)]
         labels = [item.label for item in gallery.items(looked)]
         same = np.array([label is not None and label == labels[0] for label in labels])
@@ -163,6 +160,19 @@ class _Apart:
         """Which have a radius above this one, or would with `times` as many samples like these."""
         theirs = self._theirs.hold(radius, sigma, alpha, times).all()
         return np.asarray(self._ours.hold(radius, sigma, alpha, times) & theirs)
+
+
+def _parted(vectors: Floats, looked: Slots, centre: Array) -> tuple[Slots, Slots]:
+    """Of the slots that were not looked at, the FAR nearest to the centre, and the rest."""
+    rest = np.setdiff1d(np.arange(len(vectors)), looked)
+    if len(rest) <= FAR:
+        return rest, rest[:0]
+    away = np.empty(len(vectors), dtype=np.float32)
+    for start in range(0, len(vectors), _ROWS):
+        part = vectors[start : start + _ROWS]
+        away[start : start + _ROWS] = np.square(part).sum(1) - 2 * part @ centre.astype(np.float32)
+    order = np.argpartition(away[rest], FAR)
+    return rest[order[:FAR]], np.sort(rest[order[FAR:]])
 
 
 def _scored(vectors: Array, border: float, side: int) -> Pairs:
