@@ -59,6 +59,7 @@ def test_a_step_function_has_its_distance_for_a_radius(x):
 
 def test_the_ends_of_the_range():
     assert half_space_radius(one(0.2), one(-1.5), SIGMA, 1.0)[0] == np.inf
+    assert half_space_radius(one(-1.7), one(-1.5), SIGMA, 1.0)[0] == np.inf, "nothing is below −F"
     assert half_space_radius(one(0.2), one(0.2), SIGMA, 1.0)[0] == 0
     assert half_space_radius(one(-0.2), one(0.2), SIGMA, 1.0)[0] == 0
     assert printed_radius(one(-0.1), SIGMA, 1.0)[0] == 0

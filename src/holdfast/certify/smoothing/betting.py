@@ -17,7 +17,8 @@ Two things make it cheap. The logarithm of a factor is concave between two knots
 between them in proportion, which makes the sum of logarithms no larger: what is kept of n samples is one number a
 knot. And a bet with a fixed stake that is won at ρ is won at every smaller one, so that radii are found by halving:
 each factor is 1 + λ(−F − t + Σ_b d_b·(a mean of A_b and A_b + B_b)), and both fall with ρ. For c = Φ(z), A + B does by
-Mills' ratio; A does until ρ = z + Φ′(z)/c, after which it is held where it is, still below φ.
+Mills' ratio; A does until ρ = z + Φ′(z)/c, after which it is held where it is, still below φ, and B falls alone, since
+ρ > z.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CAUTION = 0.95
 FARTHEST = 64.0
 """In units of σ: what holds there holds without end."""
 _SLACK = 1e-6
-"""Added to ln(1/α): more than all rounding in the logarithms' sum."""
+"""Added to ln(1/α): more than the rounding in a sum of millions of logarithms."""
 _NUDGE = 1e-9
 _MIDDLES = (GRID[:-1] + GRID[1:]) / 2
 _EXPECTED = np.concatenate([[0.0], np.diff(ndtr(np.concatenate([[-np.inf], _MIDDLES, [np.inf]])))])

@@ -74,7 +74,8 @@ def parse_smoothing(text: str) -> Smoothing:
 def check_samples(smoothing: Smoothing, statements: int, need: float = 0.5) -> None:
     """Refuse, before any work, a number of samples that cannot certify anything at this alpha.
 
-    Even if all samples agree, their share must be proved to be above `need` with alpha divided by `statements`.
+    Even if all samples agree, their share must be proved to be above `need` with alpha divided by `statements`. By the
+    mean of vectors of very different lengths a few samples less might do; who takes so few is told all the same.
     """
     alpha = smoothing.alpha / statements
     most = float(share_below(np.array([smoothing.n]), smoothing.n, alpha)[0])

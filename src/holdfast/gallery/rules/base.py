@@ -20,13 +20,13 @@ class Question(ABC):
 
     Everything happens within one snapshot of the gallery. All that `answer` says in `looks` looks is wrong with
     probability at most α. Where `hits` at x + δ lacks a candidate whose radius at x is above ‖δ‖₂, one that it lists
-    has no radius there, but for that probability: the search says that it is not sure.
+    has no radius there, but for that probability in each of the two searches: the search says that it is not sure.
     """
 
     slots: Slots
     """The shortlist, in the order of what `answer` says."""
     label: str | None
-    """The class that is asked about; None where there is none, or no other."""
+    """The class that is asked about; None where there is none."""
 
     def __init__(self, gallery: AnyGallery, dim: int, k: int, how: Smoothing) -> None:
         self.gallery, self.k, self.how = gallery, k, how

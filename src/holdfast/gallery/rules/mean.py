@@ -76,17 +76,16 @@ class MeanQuestion(Question):
 
     def answer(self, looks: int) -> tuple[Array, float]:
         alpha, sigma = self.how.alpha / looks / self.statements, self.how.sigma
-        each = self._each(alpha, self.k)
+        each = alpha / self.k
         hits = self._answers.kth_radii(self._listed, self.k, sigma, each, others=self._others(each, self.k))
         if self.label is None:
             return hits, 0.0
         # Candidates that are not near may be of any class: as if none were of the right one.
-        each = self._each(alpha, 1)
-        others = self._others(each, 1)[:1]
-        return hits, float(self._answers.kth_radii(self._rivals, 1, sigma, each, others=others)[0])
+        others = self._others(alpha, 1)[:1]
+        return hits, float(self._answers.kth_radii(self._rivals, 1, sigma, alpha, others=others)[0])
 
     def forecast(self, radius: float, looks: int, times: int) -> NDArray[np.bool_]:
-        each = self._each(self.how.alpha / looks / self.statements, self.k)
+        each = self.how.alpha / looks / self.statements / self.k
         held = self._answers.hold(radius, self.how.sigma, each, times)
         failing = np.bincount(self._listed[~held & (self._listed >= 0)], minlength=self.listed)
         if self._apart is not None:
@@ -94,12 +93,12 @@ class MeanQuestion(Question):
         failing += (self._beyond_radii(each, times) <= radius).sum(1)
         return np.asarray(failing < self.k)
 
-    def _each(self, alpha: float, k: int) -> float:
-        """What a pair gets of a statement's α: k of them can make it wrong, and the candidate's own score."""
-        return alpha / (k + (self._apart is not None))
-
     def _others(self, alpha: float, k: int) -> Array:
-        """For each of the shortlist, the radii against all that are not near; k of them where any of many may fail."""
+        """For each of the shortlist, the radii against all that are not near; one for all far ones counts k times.
+
+        With them a statement has the smaller of two radii, that against the far ones and the k-th of all others. Which
+        is smaller in truth is fixed, and so is what can make it too large: one score, or k pairs.
+        """
         beyond = self._beyond_radii(alpha, 1)
         if self._apart is None:
             return beyond
@@ -120,7 +119,7 @@ class MeanQuestion(Question):
             others = self._all[self._beyond[start : start + _ROWS]].astype(np.float64)
             squares = (chosen**2).sum(1)[:, None] - (others**2).sum(1)
             apart = np.sqrt(np.maximum(_squared(chosen, others), 0.0))
-            apart = np.where(apart > 1e-6, apart, np.nan)  # As good as equal: never told apart.
+            apart = np.where(apart > 1e-4, apart, np.nan)  # As good as equal: never told apart.
             seen = ((chosen @ mean)[:, None] - others @ mean) / apart
             low = mean_below(seen, self.n * times, alpha, self.bound)
             radii = half_space_radius(low, squares / (2 * apart), self.how.sigma, self.bound)
@@ -153,7 +152,7 @@ class _Apart:
         self._theirs.add(vectors)
 
     def radii(self, sigma: float, alpha: float) -> Array:
-        """To which radius each of the shortlist is nearer than all far ones; wrong with probability at most 2α."""
+        """To which radius each of the shortlist is nearer than all far ones; wrong with probability at most α."""
         return np.minimum(self._ours.radii(sigma, alpha), self._theirs.top_radius(1, sigma, alpha))
 
     def hold(self, radius: float, sigma: float, alpha: float, times: int) -> NDArray[np.bool_]:
