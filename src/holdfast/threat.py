@@ -37,7 +37,8 @@ class Threat:
         if self.who not in get_args(Who):
             raise ConfigError(f"a threat alters the query, the candidates or both, not '{self.who}'")
         if self.eps is not None and not (0 <= self.eps <= 1 or (self.norm == "l2" and self.eps >= 0)):
-            raise ConfigError(f"eps lies between 0 and 1 (the image domain), not {self.size or self.eps}")
+            most = "is 0 or more" if self.norm == "l2" else "lies between 0 and 1 (the image domain)"
+            raise ConfigError(f"eps {most}, not {self.size or self.eps}")
         if self.most is not None and (self.who != "candidates" or self.most < 0):
             raise ConfigError(
                 f"m limits altered candidates and is 0 or more; found m={self.most} for {self.who}"

@@ -157,7 +157,7 @@ def test_a_stopped_run_goes_on_and_another_setting_is_refused(trained, certified
 def test_what_cannot_be_certified_is_said(trained, tmp_path):
     embedder, images = trained
     with pytest.raises(
-        ConfigError, match=r"4 samples cannot certify anything at alpha 0\.01; take at least 7"
+        ConfigError, match=r"4 samples cannot certify anything at alpha 0\.01 for the top 1; take at least 7"
     ):
         certify_smoothed(
             embedder, images, tmp_path / "x", Smoothing(0.1, n=4), queries=2, candidates=9, ks=(1,)

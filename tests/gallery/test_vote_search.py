@@ -78,7 +78,7 @@ def test_votes_list_another_than_the_mean(tmp_path):
     assert by_mean.hits[0].share is None
     assert voted.hits[0].hit.id in ("c000", "c002")
     assert voted.hits[0].verdict == Verdict.ABSTAIN
-    assert "too close to call" in voted.hits[0].reason
+    assert "of the votes, which does not prove more than 50.0%" in voted.hits[0].reason
 
 
 def test_statements_fail_no_more_often_than_alpha(tmp_path):
@@ -168,8 +168,8 @@ def test_a_fixed_radius_is_settled_early(tmp_path):
         sure = smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=0.05, how=many, seed=0)
         far = smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=2.0, how=many, seed=0)
     assert (sure.samples, sure.hits[0].verdict) == (1000, Verdict.CERTIFIED)
-    assert far.hits[0].verdict == Verdict.UNKNOWN
-    assert far.samples < 8000
+    assert (far.samples, far.hits[0].verdict) == (4000, Verdict.UNKNOWN)
+    assert far.hits[0].reason.startswith("proved to")
 
 
 def test_a_gallery_keeps_its_rule_and_bad_ones_are_refused(tmp_path):
@@ -178,7 +178,8 @@ def test_a_gallery_keeps_its_rule_and_bad_ones_are_refused(tmp_path):
         assert stored_smoothing(gallery.info.embedder) == replace(VOTES, bound=wrapped.bound)
         # Ten of eleven votes are more than 60 samples can prove, with alpha for all statements.
         with pytest.raises(
-            ConfigError, match=r"60 samples cannot certify anything at alpha 0\.05; take at least 64"
+            ConfigError,
+            match=r"60 samples cannot certify anything at alpha 0\.05 for the top 10; take at least 64",
         ):
             smoothed_search(gallery, wrapped, pixels(0.25), 10, how=replace(VOTES, n=60))
     with pytest.raises(ConfigError, match="rule is mean or votes, not 'most'"):

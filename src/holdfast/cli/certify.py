@@ -97,7 +97,8 @@ def certify(
     from dataclasses import asdict
 
     from holdfast import models, training
-    from holdfast.certify.smoothing import parse_smoothing
+    from holdfast.attacks.noisy import COPIES, STEPS
+    from holdfast.certify.smoothing import check_samples, parse_smoothing
     from holdfast.cli.evaluate import folder_part, home_of, parse_ks, spec_of, test_part
     from holdfast.errors import ConfigError, ModelError
     from holdfast.evaluate import ROWS
@@ -118,6 +119,8 @@ def certify(
         raise ConfigError("--marks and --attack go with --smooth")
     how = parse_smoothing(smooth) if smooth else None
     threats, ks = [Threat.parse(text) for text in threat or ()], parse_ks(k)
+    if how is not None:
+        check_samples(how, max(ks), max(ks))
     fewer = [] if marks is None else parse_ks(marks, "--marks")
     sizes = [_size(text) for text in attack or ()]
     foreign = models.named_by_file(model)
@@ -156,13 +159,18 @@ def certify(
     }
     done: Certification | Curve | SmoothedCertification
     if smooth is not None and how is not None:
-        place = (
-            home / "certifications" / f"{part}-{smooth.replace(',', '-')}-q{queries}-c{candidates}-s{seed}"
-        )
+        more = "".join([*(f"-n{mark}" for mark in fewer), *(f"-l2_{size:g}" for size in sizes)])
+        drawn = f"q{queries}-c{candidates}-s{seed}{more}"
+        place = home / "certifications" / f"{part}-{smooth.replace(',', '-')}-{drawn}"
         note(
             f"{queries:,} queries of {how.first + how.n:,} samples and {candidates:,} candidates of {how.gallery:,}: "
             f"{queries * (how.first + how.n) + candidates * how.gallery:,} images through the network"
         )
+        if sizes:
+            each = queries * len(sizes)
+            note(
+                f"attacks: {each * COPIES * STEPS:,} more with gradients, and {each * (how.first + how.n):,} to search"
+            )
         done = certify_smoothed(
             embedder,
             images,

@@ -80,7 +80,7 @@ def certify_smoothed(
     if attacks and 1 not in ks:
         raise ConfigError("attacks are about the nearest neighbour: have 1 among the Ks")
     if marks and not (marks[0] >= 1 and marks[-1] < smoothing.n):
-        raise ConfigError(f"marks lie between 1 and n = {smoothing.n}, not at {marks[0]} to {marks[-1]}")
+        raise ConfigError(f"marks lie between 1 and n = {smoothing.n}, not at {', '.join(map(str, marks))}")
     alphas = tuple(sorted({*alphas} - {smoothing.alpha}))
     if alphas and not (alphas[0] > 0 and alphas[-1] < 1):
         raise ConfigError(f"alphas are probabilities between 0 and 1, not {alphas[0]:g} to {alphas[-1]:g}")
@@ -98,7 +98,7 @@ def certify_smoothed(
         **({"alphas": alphas} if alphas else {}),
     }
     frozen = smoothed(base, smoothing)
-    check_samples(smoothing, max(ks))
+    check_samples(smoothing, max(ks), max(ks))
     if attacks:
         NoisyAttack(frozen)
     task = Task(Path(out), SMOOTHED, frozen, images, settings, spread)

@@ -34,8 +34,10 @@ from holdfast.models import AnyEmbedder, Embedder, Foreign, Smoothed, to_unit
 from holdfast.progress import bar
 from holdfast.threat import floored
 
-LOOKS = 4
-"""How often a search for a fixed radius may look at its samples; each look has its share of α."""
+EARLY = (8, 4, 2)
+"""A search for a fixed radius also looks at these parts of its samples, and may end there."""
+FINAL = 0.7
+"""The last look's part of α where there are early ones, which share the rest."""
 FORECASTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -140,38 +142,40 @@ def smoothed_search(
     seed = secrets.randbits(52) if seed is None else seed
     image = to_unit(torch.from_numpy(np.array(pixels))[None])[0]
     if eps is not None and not 0 < eps < math.sqrt(image.numel()):
-        raise ConfigError(f"an l2 radius lies between 0 and {math.sqrt(image.numel()):.1f} here, not {eps}")
-    stops = [how.n] if eps is None else sorted({max(1, how.n >> shift) for shift in range(LOOKS)})
+        raise ConfigError(f"an l2 radius is above 0 and below {math.sqrt(image.numel()):.1f} here, not {eps}")
+    early = [] if eps is None else sorted({max(1, how.n // part) for part in EARLY} - {how.n})
+    final = FINAL if early else 1.0
+    parts = {stop: (1 - final) / len(early) for stop in early} | {how.n: final}
     rule = RULES[how.rule]
-    rule.check(gallery, how, k, len(stops))
+    rule.check(gallery, how, k, final)
     first = torch.cat(list(embedder.sample(image, 0, how.first, seed=seed))).double().numpy()
     with gallery.snapshot():
         question = rule(gallery, first, k, how, embedder.bound)
         with bar("sampling", how.n) as advance:
-            for stop in stops:
+            for stop, part_of_alpha in parts.items():
                 for part in embedder.sample(image, how.first + question.n, how.first + stop, seed=seed):
                     question.add(part.double().numpy())
                     advance(len(part))
-                answer = question.answer(len(stops))
-                if eps is not None and question.settled(answer, eps, len(stops)):
+                answer = question.answer(part_of_alpha)
+                if eps is not None and question.settled(answer, eps, final):
                     break
-        return replace(_report(question, name, answer, len(stops), eps, image.numel()), seed=seed)
+        return replace(_report(question, name, answer, final, eps, image.numel()), seed=seed)
 
 
 def _report(
-    question: Question, name: str, answer: tuple[Array, float], looks: int, eps: float | None, pixels: int
+    question: Question, name: str, answer: tuple[Array, float], final: float, eps: float | None, pixels: int
 ) -> SmoothedHits:
     """What is said of the hits that the samples list."""
     hits, slots = question.hits(name)
     largest = math.sqrt(pixels)  # No two images are farther apart.
     places = {int(slot): i for i, slot in enumerate(question.slots)}
     wanted = 0.0 if eps is None else eps
-    forecasts: dict[int, NDArray[np.bool_]] = {}
+    forecasts: dict[tuple[float, int], NDArray[np.bool_]] = {}
 
-    def settles(place: int, times: int) -> bool:
-        if times not in forecasts:
-            forecasts[times] = question.forecast(wanted, looks, times)
-        return bool(forecasts[times][place])
+    def settles(place: int, radius: float, times: int) -> bool:
+        if (radius, times) not in forecasts:
+            forecasts[radius, times] = question.forecast(radius, final, times)
+        return bool(forecasts[radius, times][place])
 
     entries = []
     for hit, slot, share in zip(hits.hits, slots.tolist(), question.shares(slots), strict=True):
@@ -181,10 +185,12 @@ def _report(
         if place is None:
             reason = f"not among the first {len(places)} by the samples that choose what is asked"
         elif radius <= wanted:
-            samples = next((question.n * t for t in FORECASTS if settles(place, t)), None)
-            close = "too close to call" if radius <= 0 else f"proved to {floored(radius)} only"
+            # Whether it belongs to the first k at all comes before how far it stays there.
+            asked = wanted if radius > 0 else 0.0
+            samples = next((question.n * t for t in FORECASTS if settles(place, asked, t)), None)
+            close = question.doubt(place) if radius <= 0 else f"proved to {floored(radius)} only"
             reason = f"{close} with {question.n:,} samples; " + (
-                f"about {samples:,} would settle it" if samples else "a thousand times as many would not do"
+                f"about {samples:,} might settle it" if samples else "a thousand times as many would not do"
             )
         verdict = Verdict.CERTIFIED if radius > wanted else Verdict.UNKNOWN if radius > 0 else Verdict.ABSTAIN
         entries.append(SmoothedHit(hit, verdict, radius, radius / largest, reason, samples, share))

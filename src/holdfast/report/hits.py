@@ -76,9 +76,9 @@ def _smoothed_meaning(found: SmoothedHits) -> list[str]:
     )
     most = " of most copies" if found.rule == "votes" else ""
     return [
-        f"{ranked}Below each stands how far the query may be altered, in ℓ2 over the whole image, while the hit stays "
-        f"among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about one query together "
-        f"are wrong with probability at most {found.alpha:g}.",
+        f"{ranked}Below each stands how far the query may be altered, in ℓ2 over the whole image as the network sees "
+        f"it, while the hit stays among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about "
+        f"one query together are wrong with probability at most {found.alpha:g}.",
         *(
             [f"The nearest{most} stays one of '{found.label}' to ℓ2 {floored(found.label_radius)}."]
             if found.label is not None and found.label_radius > 0

@@ -20,6 +20,14 @@ RULES = {
 }
 
 
+def _named(config: dict[str, Any]) -> str:
+    """What tells one smoothed evaluation of a run from another."""
+    noise = config["noise"]
+    by = " by votes" if noise.get("rule") == "votes" else ""
+    attacks = "".join(f", attacked within {eps:g}" for eps in config.get("attacks", ()))
+    return f"σ = {noise['sigma']:g}, {noise['n']:,} samples{by}{attacks}"
+
+
 def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
     """What the template needs of a smoothed evaluation."""
     config = done.rows.header["config"]
@@ -50,7 +58,7 @@ def smoothed_part(done: SmoothedCertification, folder: Path) -> dict[str, Any]:
         for line in done.attacks
     ]
     return {
-        "name": f"Smoothed search on {config['data']}",
+        "name": f"Smoothed search on {config['data']}, {_named(config)}",
         "sentence": (
             f"{len(done.rows):,} queries against {against}; noise of σ = {noise['sigma']:g}, {noise['n']:,} samples a "
             f"query. Each radius is too large with probability at most {noise['alpha']:g}, for each query "

@@ -124,6 +124,11 @@ class SearchAnswer(BaseModel):
     alpha: float | None = None
     samples: int | None = None
     seed: int | None = None
+    rule: Rule | None = Field(None, description="By what a smoothed search lists its hits.")
+    label: str | None = Field(
+        None, description="The class of the nearest, of which a smoothed search says more."
+    )
+    label_radius: float | None = Field(None, description="To which l2 radius the nearest stays one of it.")
     seconds: float
 
 
@@ -221,6 +226,9 @@ def search_answer(outcome: Outcome, query: QueryState, gallery: str) -> SearchAn
     else:
         assert isinstance(found, SmoothedHits)
         answer.alpha, answer.samples, answer.seed = found.alpha, found.samples, found.seed
+        answer.rule = found.rule
+        if threat is not None and found.label is not None:
+            answer.label, answer.label_radius = found.label, found.label_radius
         answer.hits = [_smoothed(entry, found, threat is not None, gallery) for entry in found.hits]
     return answer
 

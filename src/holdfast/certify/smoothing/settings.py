@@ -71,7 +71,7 @@ def parse_smoothing(text: str) -> Smoothing:
     return Smoothing(**values)
 
 
-def check_samples(smoothing: Smoothing, statements: int, need: float = 0.5) -> None:
+def check_samples(smoothing: Smoothing, statements: float, k: int = 1, need: float = 0.5) -> None:
     """Refuse, before any work, a number of samples that cannot certify anything at this alpha.
 
     Even if all samples agree, their share must be proved to be above `need` with alpha divided by `statements`. By the
@@ -82,6 +82,6 @@ def check_samples(smoothing: Smoothing, statements: int, need: float = 0.5) -> N
     if most <= need:
         least = int(np.log(alpha) / np.log(need)) + 1
         raise ConfigError(
-            f"{smoothing.n} samples cannot certify anything at alpha {smoothing.alpha:g}; take at least {least}, "
-            "and a thousand to certify much"
+            f"{smoothing.n:,} samples cannot certify anything at alpha {smoothing.alpha:g} for the top {k}; take at "
+            f"least {least:,}" + (", and a thousand to certify much" if least < 300 else "")
         )

@@ -18,8 +18,8 @@ Array = NDArray[np.float64]
 class Question(ABC):
     """A shortlist and a class, chosen by a first few samples; samples of their own answer.
 
-    Everything happens within one snapshot of the gallery. All that `answer` says in `looks` looks is wrong with
-    probability at most α. Where `hits` at x + δ lacks a candidate whose radius at x is above ‖δ‖₂, one that it lists
+    Everything happens within one snapshot of the gallery. What `answer` says is wrong with probability at
+    most its `part` of α. Where `hits` at x + δ lacks a candidate whose radius at x is above ‖δ‖₂, one that it lists
     has no radius there, but for that probability in each of the two searches: the search says that it is not sure.
     """
 
@@ -35,8 +35,8 @@ class Question(ABC):
 
     @classmethod
     @abstractmethod
-    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, looks: int) -> None:
-        """Refuse, before any sample, what cannot be answered for k hits in this gallery."""
+    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, part: float) -> None:
+        """Refuse, before any sample, what cannot be answered for k hits in this gallery with this part of α."""
 
     def add(self, vectors: Array) -> None:
         """Samples h(x + z), a row each."""
@@ -44,16 +44,20 @@ class Question(ABC):
         self._sum += vectors.sum(0)
 
     @abstractmethod
-    def answer(self, looks: int) -> tuple[Array, float]:
+    def answer(self, part: float) -> tuple[Array, float]:
         """The radius of each of the shortlist, and that of the class."""
 
     @abstractmethod
-    def forecast(self, radius: float, looks: int, times: int) -> NDArray[np.bool_]:
+    def forecast(self, radius: float, part: float, times: int) -> NDArray[np.bool_]:
         """Which of the shortlist would have more than this radius, with `times` as many samples like these."""
 
     @abstractmethod
     def hits(self, name: str) -> tuple[Hits, Slots]:
         """The k candidates that the samples list, nearest to their mean first, and their slots."""
+
+    def doubt(self, place: int) -> str:
+        """Why one of the shortlist has no radius."""
+        return "too close to call"
 
     def shares(self, slots: Slots) -> list[float | None]:
         """The share of noisy copies that vote for each, where the rule is by votes."""
@@ -68,7 +72,13 @@ class Question(ABC):
         """Among how many statements α is divided: one for each of the shortlist, one for the class."""
         return max(1, len(self.slots) + (self.label is not None))
 
-    def settled(self, answer: tuple[Array, float], eps: float, looks: int) -> bool:
-        """Whether more samples would change nothing: every hit is sure to `eps`, or would not become so."""
-        hopeful = self.forecast(eps, looks, max(1, self.how.n // self.n))
-        return bool((answer[0] > eps)[hopeful].all())
+    def settled(self, answer: tuple[Array, float], eps: float, part: float) -> bool:
+        """Whether more samples would change nothing: every hit is sure to `eps`, or has no hope of it.
+
+        Hope is given up by half of the samples at the earliest, where four times what is left would not do: few
+        samples estimate badly what more will say.
+        """
+        unproved = np.isin(self.slots, self.hits("")[1]) & ~(answer[0] > eps)
+        if unproved.any() and 2 * self.n >= self.how.n:
+            unproved &= self.forecast(eps, part, max(1, 4 * self.how.n // self.n))
+        return not unproved.any()

@@ -63,10 +63,10 @@ class MeanQuestion(Question):
         self._rivals[self.listed * len(near) :] = 0
 
     @classmethod
-    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, looks: int) -> None:
+    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, part: float) -> None:
         if min(2 * k, len(gallery)) > MOST_LISTED:
             raise ConfigError(f"k is at most {MOST_LISTED // 2} in a smoothed gallery of this size, not {k}")
-        check_samples(how, k * (2 * k + 1) * looks)
+        check_samples(how, k * (2 * k + 1) / part, k)
 
     def add(self, vectors: Array) -> None:
         super().add(vectors)
@@ -74,8 +74,8 @@ class MeanQuestion(Question):
         if self._apart is not None:
             self._apart.add(vectors)
 
-    def answer(self, looks: int) -> tuple[Array, float]:
-        alpha, sigma = self.how.alpha / looks / self.statements, self.how.sigma
+    def answer(self, part: float) -> tuple[Array, float]:
+        alpha, sigma = self.how.alpha * part / self.statements, self.how.sigma
         each = alpha / self.k
         hits = self._answers.kth_radii(self._listed, self.k, sigma, each, others=self._others(each, self.k))
         if self.label is None:
@@ -84,8 +84,8 @@ class MeanQuestion(Question):
         others = self._others(alpha, 1)[:1]
         return hits, float(self._answers.kth_radii(self._rivals, 1, sigma, alpha, others=others)[0])
 
-    def forecast(self, radius: float, looks: int, times: int) -> NDArray[np.bool_]:
-        each = self.how.alpha / looks / self.statements / self.k
+    def forecast(self, radius: float, part: float, times: int) -> NDArray[np.bool_]:
+        each = self.how.alpha * part / self.statements / self.k
         held = self._answers.hold(radius, self.how.sigma, each, times)
         failing = np.bincount(self._listed[~held & (self._listed >= 0)], minlength=self.listed)
         if self._apart is not None:

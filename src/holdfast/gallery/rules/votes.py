@@ -6,8 +6,9 @@ p > k/(k + 1) is among the first k by votes, since k others at least as high wou
 with radius r keeps p > k/(k + 1) for every ‖δ‖₂ < r. If a search for x + δ does not list it, one of the k that it
 lists has a share below k/(k + 1), which its samples do not prove to be above: that one has no radius.
 
-Unlike the mean, a vote cannot be far off: radii are larger, most for k = 1, where half of the votes is enough. What
-is deployed is another search, with its own recall. A copy that has candidates k and k + 1 at the same distance votes
+Unlike a vector, a vote cannot be far off, and that often makes radii larger where most copies agree; where they are
+divided among several candidates it has less to say than the mean. What is deployed is another search, with its own
+recall. A copy that has candidates k and k + 1 at the same distance votes
 for neither of them: ties count against the claim.
 """
 
@@ -53,13 +54,14 @@ class VoteQuestion(Question):
         self._waiting: list[Array] = []
 
     @classmethod
-    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, looks: int) -> None:
+    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, part: float) -> None:
         if (index := gallery.info.index) != "FLAT":
             raise GalleryError(
                 f"votes are for the nearest candidates, which the index {index} of {gallery.path} may miss; search by "
                 "the mean, or make the gallery with a FLAT index"
             )
-        check_samples(how, (2 * k + 1) * looks, k / (k + 1))
+        if k < len(gallery):
+            check_samples(how, (2 * k + 1) / part, k, k / (k + 1))
 
     def add(self, vectors: Array) -> None:
         super().add(vectors)
@@ -67,16 +69,20 @@ class VoteQuestion(Question):
         if sum(map(len, self._waiting)) >= AT_ONCE:
             self._vote()
 
-    def answer(self, looks: int) -> tuple[Array, float]:
+    def answer(self, part: float) -> tuple[Array, float]:
         self._vote()
-        hits = self._radii(self._ballot.votes[self.slots], looks, self._need)
+        hits = self._radii(self._ballot.votes[self.slots], part, self._need)
         if self.label is None:
             return hits, 0.0
         count = self._by_class(self._ballot).get(self.label, 0)
-        return hits, float(self._radii(np.array([count]), looks, MAJORITY)[0])
+        return hits, float(self._radii(np.array([count]), part, MAJORITY)[0])
 
-    def forecast(self, radius: float, looks: int, times: int) -> NDArray[np.bool_]:
-        return self._radii(self._ballot.votes[self.slots], looks, self._need, times) > radius
+    def forecast(self, radius: float, part: float, times: int) -> NDArray[np.bool_]:
+        return self._radii(self._ballot.votes[self.slots], part, self._need, times) > radius
+
+    def doubt(self, place: int) -> str:
+        share = self._ballot.votes[self.slots[place]] / self.n
+        return f"{share:.1%} of the votes, which does not prove more than {self._need:.1%}"
 
     def hits(self, name: str) -> tuple[Hits, Slots]:
         """Votes decide who is listed; where they are equal, as where nobody has any, the distance to the mean."""
@@ -102,8 +108,8 @@ class VoteQuestion(Question):
             self._waiting.clear()
             self._ballot.add(*self.gallery.search_arrays(vectors, self.k + 1), self.k)
 
-    def _radii(self, counts: NDArray[np.int64], looks: int, need: float, times: int = 1) -> Array:
-        alpha = self.how.alpha / looks / self.statements
+    def _radii(self, counts: NDArray[np.int64], part: float, need: float, times: int = 1) -> Array:
+        alpha = self.how.alpha * part / self.statements
         share = share_below(times * counts, times * self.n, alpha)
         return vote_radius(share, self.how.sigma, need) if need else np.full(len(counts), np.inf)
 
