@@ -98,19 +98,18 @@ class Smoothed:
         if stop <= start:
             return
         key = hashlib.blake2b(image.contiguous().float().numpy().tobytes(), digest_size=16).hexdigest()
+        own = self.seed if seed is None else seed
         step = max(1, self.batch_size // BLOCK) * BLOCK
         first = start // BLOCK * BLOCK
         for low in range(first, stop, step):
             deadline.check()
             high = min(low + step, -(-stop // BLOCK) * BLOCK)
-            noise = torch.cat(
-                [
-                    self._noise(image, (purpose, key, block), seed)
-                    for block in range(low // BLOCK, high // BLOCK)
-                ]
-            )
+            noise = torch.empty((high - low, *image.shape))
+            for first_of in range(0, high - low, BLOCK):
+                chance = generator(own, "smoothing", purpose, key, (low + first_of) // BLOCK)
+                noise[first_of : first_of + BLOCK].normal_(generator=chance)
             part = slice(max(start, low) - low, min(stop, high) - low)
-            vectors = self._vectors(image[None] + self.sigma * noise[part])
+            vectors = self._vectors(noise[part].mul_(self.sigma).add_(image))
             longest = float(vectors.double().norm(dim=1).max())
             if not longest <= self.bound:
                 raise ModelError(
@@ -146,10 +145,6 @@ class Smoothed:
         """A hash that differs for another base model, noise or seed."""
         text = json.dumps([self.base.fingerprint(), self.describe()["smoothed"]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def _noise(self, image: Tensor, key: tuple[str, str, int], seed: int | None) -> Tensor:
-        chance = generator(self.seed if seed is None else seed, "smoothing", *key)
-        return torch.randn((BLOCK, *image.shape), generator=chance)
 
     def _vectors(self, noisy: Tensor) -> Tensor:
         if isinstance(self.base, Foreign):
