@@ -42,7 +42,7 @@ def certify(
         str | None,
         typer.Option(
             help="Instead of a threat: certify the smoothed search in l2, by sigma=0.1,n=1000,alpha=0.01 (also "
-            "first, gallery, seed, bound, backend, and rule=votes: whose abstentions and attacks are counted)."
+            "first, gallery, seed, bound, backend, and rule, mean or votes: whose abstentions and attacks are counted)."
         ),
     ] = None,
     marks: Annotated[

@@ -79,6 +79,6 @@ class Question(ABC):
         samples estimate badly what more will say.
         """
         unproved = np.isin(self.slots, self.hits("")[1]) & ~(answer[0] > eps)
-        if unproved.any() and 2 * self.n >= self.how.n:
+        if unproved.any() and self.n >= self.how.n // 2:
             unproved &= self.forecast(eps, part, max(1, 4 * self.how.n // self.n))
         return not unproved.any()
