@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from holdfast.errors import ConfigError
 
 Fit = Literal["crop", "squash"]
+Resample = Literal["bilinear", "bicubic"]
+PictureOf = Literal["file", "network input"]
+"""What a claim about an altered picture speaks of: the file as it is decoded, or what the network is given."""
+
+
+def picture_of(resample: Resample) -> PictureOf:
+    """What a claim about pixels speaks of where this filter brought the pictures to their size."""
+    return "network input" if resample == "bicubic" else "file"
 
 
 @dataclass(frozen=True)
@@ -15,13 +23,17 @@ class ImageSpec:
     """Images of `channels` × `height` × `width`, pixel values in [0, 1].
 
     `fit` says how an image of another shape is brought there: `crop` scales the shorter relative
-    side and cuts the middle out (the aspect is kept), `squash` scales both sides.
+    side and cuts the middle out (the aspect is kept), `squash` scales both sides. `resample` is the filter:
+    `bilinear` (a triangle, widened when a picture shrinks) has weights that are not negative and sum to one, and its
+    results are not rounded to 8 bits, so that no pixel moves farther than the file's pixels did. `bicubic` is the
+    filter of before; a claim then holds for the network's input only.
     """
 
     channels: int
     height: int
     width: int
     fit: Fit = "crop"
+    resample: Resample = "bilinear"
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
@@ -30,6 +42,18 @@ class ImageSpec:
             raise ConfigError(f"an image side is between 1 and 4096, not {self.height}x{self.width}")
         if self.fit not in ("crop", "squash"):
             raise ConfigError(f"fit is 'crop' or 'squash', not '{self.fit}'")
+        if self.resample not in ("bilinear", "bicubic"):
+            raise ConfigError(f"resample is 'bilinear' or 'bicubic', not '{self.resample}'")
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """The fields as they were written before the filter was among them."""
+        return {"channels": self.channels, "height": self.height, "width": self.width, "fit": self.fit}
+
+    @property
+    def picture(self) -> PictureOf:
+        """What a claim about pixels speaks of."""
+        return picture_of(self.resample)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -29,6 +29,7 @@ from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import AnyEmbedder, Smoothed
 from holdfast.models.folded import stored
 from holdfast.models.metric import Metric
+from holdfast.spec import Resample
 from holdfast.training import Run, merge, parse
 from holdfast.training import train as run_training
 
@@ -56,12 +57,14 @@ def index(
     boxes: float | None = None,
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
+    resample: Resample | None = None,
 ) -> AnyGallery:
     """A gallery at `out` of all images in a folder, tar or bucket; one that is there already is brought up to date.
 
     With `boxes` it also holds what each candidate can become when its image is altered within linf:eps. With
     `smooth` its vectors are means over noisy copies, and searches say how far each hit holds in l2. With `metric`
-    distances are those of a learned metric on the embedder's vectors, which the gallery keeps.
+    distances are those of a learned metric on the embedder's vectors, which the gallery keeps. `resample` is
+    the filter that brings pictures to the network's size, by default the embedder's own.
     """
     gallery, _ = open_and_index(
         embedder,
@@ -72,6 +75,7 @@ def index(
         boxes=boxes,
         smooth=smooth,
         metric=metric,
+        resample=resample,
     )
     return gallery
 
@@ -87,6 +91,7 @@ def open_and_index(
     boxes: float | None = None,
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
+    resample: Resample | None = None,
 ) -> tuple[AnyGallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
@@ -95,7 +100,9 @@ def open_and_index(
     """
     existed = gallery_exists(out)
     smooth = _as_stored(out, smooth) if existed else smooth
-    embedder = _under(embedder, out if existed else None, metric)
+    embedder = _under(
+        _filtered(embedder, out if existed else None, resample), out if existed else None, metric
+    )
     if smooth is not None:
         embedder = smoothed(embedder, smooth)
     info = embedder_info(embedder, location)
@@ -125,6 +132,20 @@ def _is_empty(gallery: AnyGallery) -> bool:
         return False
 
 
+def _filtered(embedder: AnyEmbedder, path: str | Path | None, resample: Resample | None) -> AnyEmbedder:
+    """The embedder with the filter asked for; a gallery at `path` keeps its own."""
+    if isinstance(embedder, Smoothed) or resample is None:
+        return embedder
+    if path is not None:
+        with open_gallery(path, readonly=True) as gallery:
+            kept = gallery.info.embedder.resample
+        if kept != resample:
+            raise GalleryError(
+                f"the pictures of {path} are {kept}, not {resample}; index into another gallery"
+            )
+    return embedder.resampled(resample)
+
+
 def _under(embedder: AnyEmbedder, path: str | Path | None, metric: Metric | None) -> AnyEmbedder:
     """The embedder with the metric asked for, or with that of the gallery at `path`; the two must be the same."""
     asked = None if metric is None else stored(metric)
@@ -136,7 +157,7 @@ def _under(embedder: AnyEmbedder, path: str | Path | None, metric: Metric | None
             raise GalleryError(
                 f"{path} is under {'no' if kept is None else 'another'} metric; index into another gallery"
             )
-        asked = kept
+        return as_stored(embedder, info)
     if asked is None:
         return embedder
     return as_stored(embedder, EmbedderInfo(embedder.fingerprint(), {"metric": asked}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,12 @@ def test_the_checkpoint_and_the_run_of_before_load(before: Path) -> None:
     embedder = load(before / "run")
     assert (embedder.dim, embedder.spec.shape) == (16, (1, 14, 14))
     assert load(before / "plain").unit_norm
+
+
+def test_rows_of_before_are_read_back(before: Path) -> None:
+    (rows,) = before.glob("run/certifications/*/rows.csv.gz")
+    written = rows.read_bytes()
+    words = f"certify {before / 'run'} --threat query:linf:0.02 --queries 50 --candidates 1000 --k 1,10"
+    done = subprocess.run([sys.executable, "-m", "holdfast", *words.split()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert rows.read_bytes() == written

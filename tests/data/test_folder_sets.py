@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast import data
+from holdfast.data.fit import to_8bit
 from holdfast.errors import DataError
 from holdfast.spec import ImageSpec
 
@@ -43,7 +44,7 @@ def test_one_folder_per_class(shop: Path, make: Any) -> None:
     for images in (found.train, found.test):
         for index, name in enumerate(images.ids):
             assert images.classes[images.require_labels("a test")[index]] == name.split("/")[0]
-            expected = data.read_image(shop / name, SPEC)
+            expected = to_8bit(data.read_image(shop / name, SPEC))
             assert np.array_equal(images.batch([index])[0].numpy(), expected)
 
 

@@ -56,7 +56,7 @@ def test_the_card_tells_everything(small: Embedder, saved: Save) -> None:
     card = json.loads((folder / "card.json").read_text())
     assert card["format"] == "holdfast-checkpoint"
     assert card["architecture"] == {"name": "small"}
-    assert card["spec"] == {"channels": 1, "height": 8, "width": 8, "fit": "crop"}
+    assert card["spec"] == {"channels": 1, "height": 8, "width": 8, "fit": "crop", "resample": "bilinear"}
     assert card["pixels"] == {"mean": [0.3], "std": [0.5]}
     assert (card["dim"], card["unit_norm"], card["seed"], card["data"]) == (5, False, 7, "fashion-mnist")
     assert card["config"] == {"lr": 1e-3, "steps": [1, 2]}
@@ -114,7 +114,7 @@ def test_weights_of_another_checkpoint_are_refused(small: Embedder, saved: Save,
 
 CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"format": "other"}, "not the card of a checkpoint"),
-    ({"version": 2}, "format version 2, and this Holdfast reads 1"),
+    ({"version": 3}, "format version 3, and this Holdfast reads 1 to 2"),
     ({"version": None}, "format version None"),
     ({"dim": "many"}, "not a whole card: dim"),
     ({"dim": 0}, "not a whole card: dim"),

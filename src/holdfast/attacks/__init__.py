@@ -7,7 +7,7 @@ altered = attack.run(embedder, images)
 
 from __future__ import annotations
 
-from holdfast.attacks.access import Access, BlackBox, TopK, WhiteBox
+from holdfast.attacks.access import Access, BlackBox, TopK, WhiteBox, as_access
 from holdfast.attacks.attack import Altered, Attack
 from holdfast.attacks.ball import Ball
 from holdfast.attacks.candidates import Candidates
@@ -16,6 +16,7 @@ from holdfast.attacks.draw import near_targets, other_class, random_targets
 from holdfast.attacks.eight_bit import to_bytes
 from holdfast.attacks.objectives import OBJECTIVES, Assessment, Given, Objective, Wish, er_sources, objective
 from holdfast.attacks.optimisers import OPTIMISERS, Nes, Optimiser, Pgd, PlainPgd, Spsa, Universal, optimiser
+from holdfast.attacks.resized import Resized, through_file
 
 __all__ = [
     "OBJECTIVES",
@@ -33,11 +34,13 @@ __all__ = [
     "Optimiser",
     "Pgd",
     "PlainPgd",
+    "Resized",
     "Spsa",
     "TopK",
     "Universal",
     "WhiteBox",
     "Wish",
+    "as_access",
     "er_sources",
     "markdown",
     "near_targets",
@@ -47,5 +50,6 @@ __all__ = [
     "optimiser_rows",
     "other_class",
     "random_targets",
+    "through_file",
     "to_bytes",
 ]

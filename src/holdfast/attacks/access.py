@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from holdfast.errors import ConfigError, ModelError
 from holdfast.models import Embedder
 from holdfast.models.embedder import placement
+from holdfast.models.inference import plain_arithmetic
 from holdfast.models.modes import evaluating
 from holdfast.spec import ImageSpec
 
@@ -20,8 +21,8 @@ from holdfast.spec import ImageSpec
 class Access(ABC):
     """A model as the attacker meets it. `see` shows one row for each image, without gradient."""
 
-    gradients: ClassVar[bool] = False
-    lists: ClassVar[bool] = False
+    gradients: bool = False
+    lists: bool = False
     spec: ImageSpec | None = None
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
@@ -66,7 +67,7 @@ class WhiteBox(Access):
         for weight in learning:
             weight.requires_grad_(False)
         try:
-            with evaluating(self.module):
+            with evaluating(self.module), plain_arithmetic():
                 yield
         finally:
             for weight in learning:

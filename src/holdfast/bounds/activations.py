@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.bounds.box import LARGEST_NORM, Box, normalised
+from holdfast.bounds.box import LARGEST_NORM, TINY, Box, normalised
 from holdfast.bounds.operations import Operation
 from holdfast.bounds.threads import over_elements
 
@@ -30,10 +30,14 @@ class Monotone(Operation):
 
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         (box,) = boxes
-        lower, upper = self.function(box.lower), self.function(box.upper)
+        # What is near zero may be flushed to zero before the function sees it, and as its result.
+        low, high = (box.lower - TINY, box.upper + TINY) if rounding else (box.lower, box.upper)
+        lower, upper = self.function(low), self.function(high)
         centre, radius = (lower + upper) / 2, (upper - lower) / 2
-        if rounding and not self.exact:
-            radius = radius + _ROUNDING * (centre.abs() + radius + _ROUNDING)
+        if rounding:
+            radius = radius + TINY
+            if not self.exact:
+                radius = radius + _ROUNDING * (centre.abs() + radius + _ROUNDING)
         return Box(centre, radius)
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
@@ -86,7 +90,7 @@ class Leaky(Monotone):
 
 
 class Relu(Operation):
-    """max(x, 0)."""
+    """max(x, 0), which float32 computes exactly or flushes to zero; for that the layer behind it pays."""
 
     fresh = True
 
@@ -100,7 +104,7 @@ class Relu(Operation):
         from holdfast.bounds.kernels import relu_box_in_place
 
         box = Box(*(t.contiguous() for t in (boxes[0].centre, boxes[0].radius)))
-        over_elements(relu_box_in_place, (box.centre, box.radius), ahead)
+        over_elements(relu_box_in_place, (box.centre, box.radius), ahead, TINY if ahead else 0.0)
         return box
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:

@@ -12,6 +12,8 @@ from holdfast.errors import ConfigError, DataError
 
 LARGEST_NORM = 1e18
 """Norms below this have a finite square in float32."""
+TINY = 2.0**-120
+"""More than float32 operations err near zero, where their error is not a share of the result (see `operations`)."""
 PIXEL_ROUNDING = 2.0**-22
 """Covers the rounding of x ± eps for pixels in [0, 1] and of the centre and radius made of them."""
 
@@ -54,7 +56,8 @@ def normalised(box: Box) -> Box:
     lower = torch.where(box.lower < 0, box.lower / least, box.lower / most)
     upper, lower = upper.clamp(max=1), lower.clamp(min=-1)
     centre, radius = (upper + lower) / 2, (upper - lower) / 2
-    # float32 inference: a norm of d squares errs by at most the share (d + 2)·2⁻²⁴, the division by 2⁻²⁴.
+    # float32 inference: a norm of d squares errs by at most the share (d + 2)·2⁻²⁴, the division by 2⁻²⁴. What
+    # underflows, d squares of 2⁻¹²⁶ against a norm above 2⁻³⁹ and a quotient of 2⁻¹²⁶, lies far below 2⁻²⁰.
     slack = 2.0**-20 + box.centre.shape[1] * 2.0**-24
     # Inference divides by no less than 1e-12, and the square of a large number is infinite in float32.
     unsure = ~((least > 2e-12) & (most < LARGEST_NORM)).expand_as(radius)

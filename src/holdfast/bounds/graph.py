@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.bounds.activations import Leaky, MaxPool, Monotone, Relu, UnitLength
 from holdfast.bounds.operations import (
@@ -27,6 +30,7 @@ from holdfast.bounds.operations import (
 from holdfast.errors import ModelError
 from holdfast.models import Embedder
 from holdfast.models.folded import UnitNorm
+from holdfast.models.inference import inference
 
 INPUT = 0
 
@@ -56,24 +60,26 @@ class Graph:
         return Graph(self.steps[:-1]), last.operation  # type: ignore[return-value]
 
 
-def trace(module: nn.Module) -> Graph:
-    """The operations of a module in eval mode; for an embedder, up to its unnormalised features.
+def trace(module: nn.Module, *, as_is: bool = False) -> Graph:
+    """The operations of a module as inference runs it; for an embedder, up to its unnormalised features.
 
     Linear, Conv2d, batch norm, ReLU and other non-decreasing activations, max and average pooling,
-    flatten and sums of branches are known; anything else is an error that names it.
+    flatten and sums of branches are known; anything else is an error that names it. With `as_is` every layer
+    keeps the mode it has, which is for training on bounds: a proof would be of another function than inference.
     """
+    with nullcontext() if as_is else inference(module):
+        return _trace(module)
+
+
+def _trace(module: nn.Module) -> Graph:
+    _check_plain(module)
     if isinstance(module, Embedder):
-        # Its parts keep the modes they have: .train() would wake a frozen batch norm.
         module = nn.Sequential(module.normalise, module.network, module.flatten)
     if any(m.training and isinstance(m, _MODE_MATTERS) for m in module.modules()):
         raise ModelError(
-            "bounds are of an embedder in eval mode, and this one is in train mode; call .eval()"
+            "bounds are of a network in eval mode, and batch norm or dropout of this one is in train mode; set "
+            "train.freeze_batch_norm=true, and leave dropout out"
         )
-    for name, part in module.named_modules():
-        if part._forward_hooks or part._forward_pre_hooks:
-            raise _unsupported("a forward hook, which may change what a layer gives,", name or "the network")
-        if "forward" in vars(part):
-            raise _unsupported("a forward of its own on a single layer", name or "the network")
     try:
         traced = _Tracer().trace(module)
     except Exception as cause:
@@ -83,7 +89,23 @@ def trace(module: nn.Module) -> Graph:
     return _Reader(module).read(traced)
 
 
-_MODE_MATTERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d)
+_MODE_MATTERS = (_BatchNorm, _DropoutNd)
+
+
+def _check_plain(module: nn.Module) -> None:
+    """Refuse what changes a layer's result without being seen in the trace."""
+    everywhere = nn.modules.module
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        raise _unsupported("a forward hook on all layers, which may change what they give,", "the network")
+    for name, part in module.named_modules():
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise _unsupported("a forward hook, which may change what a layer gives,", name or "the network")
+        names = ("forward", "features") if isinstance(part, Embedder) else ("forward",)
+        own = isinstance(part, Embedder) and any(
+            getattr(type(part), method) is not getattr(Embedder, method) for method in names
+        )
+        if own or not vars(part).keys().isdisjoint(names) or type(part).__call__ is not nn.Module.__call__:
+            raise _unsupported("a forward of its own on a single layer", name or "the network")
 
 
 class _Tracer(fx.Tracer):
@@ -180,8 +202,10 @@ class _Reader:
         """What a node does; None where it does nothing."""
         if node.op == "call_module":
             layer = self._root.get_submodule(str(node.target))
+            # A relative of a known layer may compute something else: those of quantisation do.
+            known = isinstance(layer, UnitNorm) or type(layer).__module__.startswith("torch.nn.")
             for kinds, make in _LAYERS.items():
-                if isinstance(layer, kinds):
+                if known and isinstance(layer, kinds):
                     return make(layer)
             raise _unsupported(type(layer).__name__, str(node.target))
         target = node.target

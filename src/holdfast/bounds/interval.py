@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from holdfast.bounds.activations import Relu
-from holdfast.bounds.box import Box
+from holdfast.bounds.box import TINY, Box
 from holdfast.bounds.graph import INPUT, Graph
 from holdfast.bounds.operations import Affine, Convolution, Linear, Reshape, allowance
 
@@ -21,7 +21,7 @@ def interval_bounds(graph: Graph, images: Box, *, rounding: bool = False) -> Box
     """
     box = all_boxes(graph, images, rounding=rounding, keep=False)[-1]
     if rounding:
-        box = Box(box.centre, torch.add(box.radius, box.centre.abs() + box.radius, alpha=_FINAL))
+        box = Box(box.centre, torch.add(box.radius + TINY, box.centre.abs() + box.radius, alpha=_FINAL))
     return box
 
 

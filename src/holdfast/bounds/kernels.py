@@ -155,12 +155,15 @@ def relu_box(
 
 
 @compiled_loop
-def relu_box_in_place(centre: Floats, radius: Floats, share: float, first: int, last: int) -> None:
+def relu_box_in_place(
+    centre: Floats, radius: Floats, share: float, least: float, first: int, last: int
+) -> None:
     """`relu_box` whose results take the place of its arguments, the radius with `charge` on it."""
     centre, radius = centre[first:last], radius[first:last]
     zero = centre.dtype.type(0)
     half = centre.dtype.type(0.5)
     part = centre.dtype.type(share)
+    more = centre.dtype.type(least)
     for i in range(centre.shape[0]):
         upper = centre[i] + radius[i]
         lower = centre[i] - radius[i]
@@ -168,7 +171,7 @@ def relu_box_in_place(centre: Floats, radius: Floats, share: float, first: int, 
         lower = zero if lower <= zero else lower
         # The upper end is |m| + r: nothing is below zero now.
         centre[i] = half * (upper + lower)
-        radius[i] = half * (upper - lower) + part * upper
+        radius[i] = half * (upper - lower) + part * upper + more
 
 
 @compiled_loop
@@ -188,21 +191,27 @@ def relu_box_gradients(
 
 
 @compiled_loop
-def charge(centre: Floats, radius: Floats, out: Floats, share: float, first: int, last: int) -> None:
-    """r + share·(|m| + r), in one pass over flat arrays."""
+def charge(
+    centre: Floats, radius: Floats, out: Floats, share: float, least: float, first: int, last: int
+) -> None:
+    """r + share·(|m| + r) + least, in one pass over flat arrays."""
     centre, radius, out = centre[first:last], radius[first:last], out[first:last]
     part = centre.dtype.type(share)
+    more = centre.dtype.type(least)
     for i in range(centre.shape[0]):
-        out[i] = radius[i] + part * (abs(centre[i]) + radius[i])
+        out[i] = radius[i] + part * (abs(centre[i]) + radius[i]) + more
 
 
 @compiled_loop
-def charge_in_place(centre: Floats, radius: Floats, share: float, first: int, last: int) -> None:
+def charge_in_place(
+    centre: Floats, radius: Floats, share: float, least: float, first: int, last: int
+) -> None:
     """`charge` whose result takes the place of the radius."""
     centre, radius = centre[first:last], radius[first:last]
     part = centre.dtype.type(share)
+    more = centre.dtype.type(least)
     for i in range(centre.shape[0]):
-        radius[i] = radius[i] + part * (abs(centre[i]) + radius[i])
+        radius[i] = radius[i] + part * (abs(centre[i]) + radius[i]) + more
 
 
 @compiled_loop

@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 ROUNDING = 64 * np.finfo(np.float64).eps
 """Of a sum of squares, relative to it: more than float64 leaves uncertain in a few hundred features."""
+LEAST = 2.0**-900
+"""More than float64 leaves uncertain near zero, where what is below 2⁻¹⁰²² may be read as zero; also of roots."""
 ROWS = 256
 """Vectors whose distances are computed together: their differences stay in the processor's cache."""
 CLOSE = 1e-4
@@ -47,7 +49,8 @@ class Neighbours:
         terms, gain = max(self.transform.shape) + 2, absolute_norm(self.transform)
         self._unit = terms * np.finfo(np.float64).eps * gain
         self._widest = float(np.sqrt(np.square(away).sum(1).max(initial=0.0)))
-        self.noise_u = 4 * self._unit * gain * self._widest
+        self._least = LEAST * (1 + gain)
+        self.noise_u = 4 * self._unit * gain * self._widest + self._least * (1 + gain) * (1 + self._widest)
         """At least by how much M(x − y), from two rows of `u`, is off."""
         self.size: Array = np.einsum("ij,ij->i", self.u, self.u)
         """‖Mx‖² of every vector."""
@@ -56,7 +59,7 @@ class Neighbours:
         terms = 2 * (self.u.shape[1] + 4)
         self.apart_error = max(ROUNDING, terms * np.finfo(np.float64).eps) / CLOSE
         """At least the relative error of `apart`, whose terms may be 1 / CLOSE as large as it."""
-        self.blur = (1e4 * ROUNDING) ** 2 * float(self.size.max(initial=0.0))
+        self.blur = max((1e4 * ROUNDING) ** 2 * float(self.size.max(initial=0.0)), LEAST / ROUNDING)
         """Squared distances of u below this are rounding: the metric does not tell the two vectors apart."""
         if self.stretch == 0:
             raise DataError("the metric is zero: every vector is as near as any other")
@@ -67,7 +70,8 @@ class Neighbours:
 
     def noise(self, point: Array) -> float:
         """At least by how much G(x − `point`) of any vector x is off, from how Gx and Gp were computed."""
-        return float(self._unit * (self._widest + np.linalg.norm(point - self.centre)))
+        far = self._widest + float(np.linalg.norm(point - self.centre))
+        return float(self._unit * far + self._least * (1 + far))
 
     def squared(self, point: Array, rows: Labels | None = None) -> Array:
         """d_M of every vector, or of some rows, to `point`; a row's value does not depend on the others."""
@@ -126,7 +130,7 @@ def pair_distances(squared: Array, known: Neighbours, noise: float, ours: Labels
 def gaps(far: Array | float, near: Array, noise: float) -> Array:
     """d⁻ − d⁺, rounded down by all that their computation leaves uncertain."""
     unsure = 2 * noise * (np.sqrt(far) + np.sqrt(near)) + 2 * noise**2
-    return np.asarray(far - near - ROUNDING * (far + near) - unsure)
+    return np.asarray(far - near - ROUNDING * (far + near) - unsure - LEAST)
 
 
 def nearest_label(point: Array, known: Neighbours, k: int = 1) -> Labels:

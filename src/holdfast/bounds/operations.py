@@ -7,6 +7,18 @@ Eq. 3.5). The allowance is charged to the radius before it is multiplied by |W|,
 rounding cost no third pass; `_EXTRA` pays for the arithmetic of the box itself and of the
 activation that follows.
 
+Near zero no error is a share of the result. Let η = 2⁻¹²⁶, the least normal number. Processors may flush
+what is smaller to zero, as an operation's result or already as its operand (`torch.set_flush_denormal`,
+oneDNN, MKL); with gradual underflow errors are smaller. So each result errs by η more, each operand by η:
+a product w·x by η(1 + |w| + |x|) together, a sum by 3η. Over n terms and a bias that is at most
+η(4n + 4 + Σ|w| + Σ|x|), and (1 + γₙ) times that after the sums behind it. With TINY = 64η:
+- the radius gets TINY before it is multiplied by |W|, which pays for Σ|w|, and for a ReLU or reshape
+  before the layer, whose result may be flushed too;
+- |W| gets TINY / _EXTRA; the charged radius is at least _EXTRA(|m| + r), which pays for Σ|x|;
+- the result gets (n + 4) TINY.
+The same charges are paid where the box itself is computed in float32, with a centre and a radius that
+underflow: each of the three sums needs less than 10 of the 64 η.
+
 `backward` takes a linear lower bound A·y + c at a layer's output to one at its inputs (CROWN, Zhang
 et al. 2018); A has the shape (specifications, images, *output). What float32 inference errs at the
 layer is what `rounding` adds to its box: `error`.
@@ -23,12 +35,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
-from holdfast.bounds.box import Box
+from holdfast.bounds.box import TINY, Box
 from holdfast.bounds.threads import over_elements
 from holdfast.errors import ModelError
 
 UNIT = 2.0**-24
 _EXTRA = 2.0**-20
+_SMALLEST_WEIGHT = TINY / _EXTRA
+_SMALLEST_VARIANCE = 2.0**-100
 OWN = 2.0**-40
 """The share of a number that float64 sums over a layer may err."""
 
@@ -46,21 +60,38 @@ def allowance(terms: int, dtype: torch.dtype = torch.float32) -> float:
 
 
 def charged(box: Box, share: float, *, spare: bool = False) -> Tensor:
-    """r + share·(|m| + r): the radius with the allowance for a layer's rounding on it; in place if `spare`."""
+    """r + share·(|m| + r) + TINY: the radius with the allowance for a layer's rounding; in place if `spare`."""
     if torch.is_grad_enabled() and (box.centre.requires_grad or box.radius.requires_grad):
-        return torch.add(box.radius * (1 + share), box.centre.abs(), alpha=share)
+        return torch.add(box.radius * (1 + share) + TINY, box.centre.abs(), alpha=share)
     from holdfast.bounds.kernels import charge, charge_in_place
 
     if spare and box.centre.is_contiguous() and box.radius.is_contiguous():
-        over_elements(charge_in_place, (box.centre, box.radius), share)
+        over_elements(charge_in_place, (box.centre, box.radius), share, TINY)
         return box.radius
     out = torch.empty_like(box.radius, memory_format=torch.contiguous_format)
-    over_elements(charge, (box.centre.contiguous(), box.radius.contiguous(), out), share)
+    over_elements(charge, (box.centre.contiguous(), box.radius.contiguous(), out), share, TINY)
     return out
 
 
-def _share_of(bias: Tensor | None, share: float, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None or share == 0 else share * bias.to(dtype).abs()
+def _share_of(bias: Tensor | None, share: float, like: Tensor, terms: int) -> Tensor | None:
+    """share·|b| + (n + 4) TINY for each row of the weight `like`; nothing where rounding is left out."""
+    if share == 0:
+        return None
+    least = absolute(terms)
+    if bias is None:
+        return torch.full(like.shape[:1], least, dtype=like.dtype)
+    return share * bias.to(like.dtype).abs() + least
+
+
+def absolute(terms: int) -> float:
+    """What a sum of so many products may err beside the share of it."""
+    return (terms + 4) * TINY
+
+
+def _size(weight: Tensor, share: float, dtype: torch.dtype) -> Tensor:
+    """|W|, with rounding never zero: a weight near zero may be flushed."""
+    size = weight.to(dtype).abs()
+    return size + _SMALLEST_WEIGHT if share else size
 
 
 class Operation(ABC):
@@ -86,12 +117,9 @@ class Operation(ABC):
 
         It also pays for float64 arithmetic with slopes at this step.
         """
-        held = self.interval(boxes, rounding=True)
-        return (
-            held.radius
-            - self.interval(boxes, rounding=False).radius
-            + OWN * (held.centre.abs() + held.radius)
-        )
+        held, free = (self.interval(boxes, rounding=rounding) for rounding in (True, False))
+        moved = (held.centre - free.centre).abs()
+        return held.radius - free.radius + moved + OWN * (held.centre.abs() + held.radius)
 
 
 class Affine(Operation):
@@ -106,7 +134,7 @@ class Affine(Operation):
 
     @abstractmethod
     def apply_absolute(self, x: Tensor, share: float) -> Tensor:
-        """|W|x + share·|b|."""
+        """|W|x + share·|b|; where `share` is not 0, with what underflows."""
 
     @abstractmethod
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
@@ -153,14 +181,24 @@ class Linear(Affine):
     fresh = True
 
     def __init__(self, layer: nn.Linear) -> None:
-        self.weight, self.bias = layer.weight, layer.bias
+        self.layer = layer
         self.terms = layer.in_features
+
+    @property
+    def weight(self) -> Tensor:
+        """Read each time, so that it follows training, and a weight that is replaced."""
+        return self.layer.weight
+
+    @property
+    def bias(self) -> Tensor | None:  # type: ignore[override]
+        return self.layer.bias
 
     def apply(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
     def apply_absolute(self, x: Tensor, share: float) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype).abs(), _share_of(self.bias, share, x.dtype))
+        size = _size(self.weight, share, x.dtype)
+        return F.linear(x, size, _share_of(self.bias, share, size, self.terms))
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         return slope @ self.weight.to(slope.dtype)
@@ -172,9 +210,17 @@ class Convolution(Affine):
     fresh = True
 
     def __init__(self, layer: nn.Conv2d) -> None:
-        self.weight, self.bias = layer.weight, layer.bias
         self.layer = layer
         self.terms = int(layer.weight[0].numel())
+
+    @property
+    def weight(self) -> Tensor:
+        """Read each time, so that it follows training, and a weight that is replaced."""
+        return self.layer.weight
+
+    @property
+    def bias(self) -> Tensor | None:  # type: ignore[override]
+        return self.layer.bias
 
     @property
     def shift(self) -> Tensor | None:
@@ -185,7 +231,8 @@ class Convolution(Affine):
         return self._convolve(x, self.weight.to(x.dtype), bias)
 
     def apply_absolute(self, x: Tensor, share: float) -> Tensor:
-        return self._convolve(x, self.weight.to(x.dtype).abs(), _share_of(self.bias, share, x.dtype))
+        size = _size(self.weight, share, x.dtype)
+        return self._convolve(x, size, _share_of(self.bias, share, size, self.terms))
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         layer = self.layer
@@ -223,8 +270,15 @@ class Scale(Affine):
         return x * scale if shift is None else x * scale + shift.to(x.dtype)
 
     def apply_absolute(self, x: Tensor, share: float) -> Tensor:
-        size, shift = x * self.scale.to(x.dtype).abs(), _share_of(self.shift, share, x.dtype)
-        return size if shift is None else size + shift
+        size = x * self.size(share, x.dtype)
+        if share == 0:
+            return size
+        own = 0.0 if self.shift is None else share * self.shift.to(x.dtype).abs()
+        return size + (own + absolute(self.terms))
+
+    def size(self, share: float, dtype: torch.dtype) -> Tensor:
+        """|s|; where `share` is not 0, with what underflows."""
+        return _size(self.scale, share, dtype)
 
     def bounded(self, box: Box, rounding: bool, *, spare: bool, paid: bool = False) -> Box:
         box = super().bounded(box, rounding, spare=spare, paid=paid)
@@ -255,10 +309,32 @@ class BatchNorm(Scale):
         return values.view(-1, 1, 1) if isinstance(self.layer, nn.BatchNorm2d) else values
 
     @property
-    def scale(self) -> Tensor:  # type: ignore[override]
+    def _inverse(self) -> Tensor:
         assert self.layer.running_var is not None
-        scale = (self.layer.running_var + self.layer.eps).rsqrt()
+        return (self.layer.running_var + self.layer.eps).rsqrt()
+
+    @property
+    def scale(self) -> Tensor:  # type: ignore[override]
+        scale = self._inverse
         return self._shaped(scale if self.layer.weight is None else scale * self.layer.weight)
+
+    @property
+    def _gain(self) -> Tensor:
+        """(1 + |weight|)(1 + inverse), by which what underflows at one factor may be multiplied behind it.
+
+        Infinite where the variance itself is near zero: it may be flushed, and then nothing is known.
+        """
+        assert self.layer.running_var is not None
+        gain = 1 + self._inverse.abs()
+        if self.layer.weight is not None:
+            gain = gain * (1 + self.layer.weight.abs())
+        unsure = ~(self.layer.running_var + self.layer.eps > _SMALLEST_VARIANCE)
+        return self._shaped(gain.double().masked_fill(unsure, torch.inf))
+
+    def size(self, share: float, dtype: torch.dtype) -> Tensor:
+        """The product weight · inverse may underflow as well, which counts as an error of the scale."""
+        size = super().size(share, dtype)
+        return size + (_SMALLEST_WEIGHT * self._gain).to(dtype) if share else size
 
     @property
     def _moved(self) -> Tensor:
@@ -272,8 +348,11 @@ class BatchNorm(Scale):
     @property
     def parts(self) -> Tensor:  # type: ignore[override]
         """The two terms of the shift, which may nearly cancel and then hide their rounding."""
+        assert self.layer.running_mean is not None
         own = 0.0 if self.layer.bias is None else self._shaped(self.layer.bias).abs()
-        return self._moved.abs() + own
+        mean = self._shaped(self.layer.running_mean)
+        # What underflows on the way, times all that follows; the allowance is at least _EXTRA.
+        return self._moved.abs() + own + _SMALLEST_WEIGHT * self._gain.to(mean.dtype) * (1 + mean.abs())
 
 
 class Pooling(Affine):
@@ -292,7 +371,8 @@ class Pooling(Affine):
         return self.function(x)
 
     def apply_absolute(self, x: Tensor, share: float) -> Tensor:
-        return self.function(x)
+        out = self.function(x)
+        return out + absolute(self._window or x.shape[-1] * x.shape[-2]) if share else out
 
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         return _transpose(self.function, slope, shape)
@@ -329,7 +409,7 @@ class Sum(Operation):
         centre, radius = one.centre + other.centre, one.radius + other.radius
         if rounding:
             sizes = one.centre.abs() + other.centre.abs() + radius
-            radius = torch.add(radius, sizes, alpha=_EXTRA)
+            radius = torch.add(radius + TINY, sizes, alpha=_EXTRA)
         return Box(centre, radius)
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:

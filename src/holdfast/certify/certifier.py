@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds import Box, Graph, Relaxation, image_box, interval_bounds, normalised, trace
-from holdfast.bounds.operations import allowance
+from holdfast.certify.agreement import check_agreement, check_held, check_place, contradicted, features
 from holdfast.certify.candidates import BothAttack, CandidateAttack, FewCandidatesAttack
 from holdfast.certify.crown import Backward
-from holdfast.certify.pairwise import METHODS, Method
+from holdfast.certify.files import at_network
+from holdfast.certify.pairwise import METHODS, Method, slack_of
 from holdfast.certify.ranking import LastLayer, QueryAttack
 from holdfast.errors import ConfigError, ModelError, unknown_name
 from holdfast.models import AnyEmbedder, Embedder
@@ -31,32 +32,12 @@ class Certifier:
             raise ModelError(
                 "certificates need a network that can be looked into: a run, a checkpoint or a torch module"
             )
-        for tensor in (*embedder.parameters(), *embedder.buffers()):
-            if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.float64):
-                raise ModelError(
-                    f"certificates hold for float32 inference, and this embedder computes in {tensor.dtype}; "
-                    "call .float()"
-                )
+        check_place(embedder)
         self._embedder, self._clip, self._rounding = embedder, clip, rounding
         self._graph: Graph = trace(embedder)
         self.split = self._graph.without_last()
-        self._try()
+        check_agreement(embedder, self._graph)
         self._candidates: tuple[Tensor, float, Box] | None = None
-
-    def _try(self) -> None:
-        """Refuse a network that does not do what its trace says: its bounds would be of another one."""
-        shape = (2, *self._embedder.spec.shape)
-        images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-        with torch.no_grad():
-            box = interval_bounds(self._graph, image_box(images.double(), 0.0, rounding=True), rounding=True)
-            given = self._embedder.features(images).double()
-        # Written so that NaN is refused too, unless the bounds say that they know nothing.
-        held = ((given - box.centre).abs() <= box.radius) | ~torch.isfinite(box.radius)
-        if not bool(held.all()):
-            raise ModelError(
-                "the network does something that cannot be seen in its trace (an operation in place, perhaps), "
-                "so it cannot be bounded; write it without"
-            )
 
     def check(self, method: Method) -> None:
         """Refuse a method that there is not."""
@@ -75,9 +56,20 @@ class Certifier:
                 # In float64 the bounds pay for the rounding of inference alone, not for their own.
                 part = images[start : start + 200].double()
                 size = eps[start : start + 200] if isinstance(eps, Tensor) else eps
-                box = image_box(part, size, clip=self._clip, rounding=self._rounding)
+                box = image_box(part, self._at_network(size), clip=self._clip, rounding=self._rounding)
                 parts.append(interval_bounds(graph or self._graph, box, rounding=self._rounding))
-        return Box(torch.cat([p.centre for p in parts]), torch.cat([p.radius for p in parts]))
+        found = Box(torch.cat([p.centre for p in parts]), torch.cat([p.radius for p in parts]))
+        if graph is None and self._rounding:
+            # One image at many sizes is one image.
+            count = 1 if len(images) and images.stride(0) == 0 else len(images)
+            for start in range(0, count, 200):
+                rows = slice(start, min(start + 200, count))
+                check_held(found.take(rows), features(self._embedder, images[rows]))
+        return found
+
+    def _at_network(self, eps: float | Tensor) -> float | Tensor:
+        """The eps of the network's input, for a threat that alters the file; as it is where rounding is left out."""
+        return at_network(eps, self._embedder.spec) if self._rounding else eps
 
     def last(self, images: Tensor, eps: float | Tensor) -> LastLayer:
         """The last layer with the box before it."""
@@ -85,9 +77,9 @@ class Certifier:
         body, layer = self.split
         hidden = self.box(images, eps, body)
         weight = layer.weight.detach().double()
-        size = (hidden.centre.abs() + hidden.radius) @ weight.abs().T
         bias = None if layer.bias is None else layer.bias.detach().double()
-        error = allowance(layer.terms, torch.float64) * (size if bias is None else size + bias.abs())
+        with torch.no_grad():
+            error = layer.error([hidden])
         return LastLayer(hidden, weight, bias, error if self._rounding else torch.zeros_like(error))
 
     def unit_box(self, images: Tensor, eps: float) -> Box:
@@ -104,14 +96,19 @@ class Certifier:
     def backward(self, images: Tensor, eps: float | Tensor, ks: Sequence[int] | None = None) -> Backward:
         """Linear bounds of the features, for one image at a time."""
 
+        clean = features(self._embedder, images)
+
         def lower(number: int, spec: Tensor) -> Tensor:
             image = images[number : number + 1].double()
             size = eps[number : number + 1] if isinstance(eps, Tensor) else eps
-            box = image_box(image, size, clip=self._clip, rounding=self._rounding)
-            return Relaxation(self._graph, box, rounding=self._rounding).lower(spec)[0]
+            box = image_box(image, self._at_network(size), clip=self._clip, rounding=self._rounding)
+            bound = Relaxation(self._graph, box, rounding=self._rounding).lower(spec)[0]
+            reached = spec.double() @ clean[number]
+            room = slack_of(spec.shape[1]) * (spec.double().abs() @ clean[number].abs())
+            if self._rounding and bool((bound > reached + room).any()):
+                raise contradicted()
+            return bound
 
-        with torch.no_grad():
-            clean = self._embedder.features(images).double()
         return Backward(clean, torch.no_grad()(lower), ks)
 
     def query_attack(

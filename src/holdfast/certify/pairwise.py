@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from holdfast.bounds.operations import absolute
 from holdfast.certify.values import RankBounds, rank_bounds
 from holdfast.errors import DataError
 
@@ -33,8 +34,9 @@ class Apart:
 
     def __init__(self, upper: Tensor, lower: Tensor, terms: int) -> None:
         self.known = torch.isfinite(upper).all(1) & torch.isfinite(lower).all(1)
-        # Room for the rounding of their own sums, far below anything that counts.
-        self.upper, self.lower = upper * (1 + slack_of(terms)), lower * (1 - slack_of(terms))
+        # Room for the rounding of their own sums, and for vectors near zero that are read as zero.
+        share, least = slack_of(terms), absolute(terms)
+        self.upper, self.lower = upper * (1 + share) + least, lower * (1 - share) - least
 
     def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
         """Rank intervals of the hits (candidate numbers, one row a query)."""

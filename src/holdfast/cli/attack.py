@@ -24,7 +24,7 @@ def attack(
         ),
     ],
     threat: Annotated[str, typer.Option(help="How far the picture may be altered, for example linf:8/255.")],
-    out: Annotated[Path, typer.Option(help="The altered picture, a PNG of the embedder's image size.")],
+    out: Annotated[Path, typer.Option(help="The altered picture, a PNG of the picture's own size.")],
     model: Annotated[
         Path | None, typer.Option(help="The embedder, where it is no longer where it was, or FILE.py:NAME.")
     ] = None,
@@ -46,7 +46,7 @@ def attack(
     json: Json = False,
 ) -> None:
     """Alter a picture so that a search goes wrong, and see what is left of it after PNG and JPEG."""
-    from holdfast.data import read_image
+    from holdfast.data import read_alterable
     from holdfast.errors import ConfigError
     from holdfast.evaluate.attacked import Settings
     from holdfast.evaluate.photo import attack_photo, png
@@ -62,7 +62,7 @@ def attack(
         done = attack_photo(
             opened,
             embedder,
-            read_image(photo, embedder.spec),
+            read_alterable(photo, embedder.spec),
             want,
             wanted,
             label=label,

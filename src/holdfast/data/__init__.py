@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.data.assemble import assemble, image_set
 from holdfast.data.fetch import fetch
-from holdfast.data.images import decode, read_image
+from holdfast.data.images import Picture, decode, decode_picture, read_alterable, read_image, read_picture
 from holdfast.data.imageset import Dataset, ImageSet, Skipped, reading_line
 from holdfast.data.locate import absolute, resolve
 from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo, dataset_info
@@ -22,12 +22,14 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "ImageSet",
+    "Picture",
     "Skipped",
     "Split",
     "absolute",
     "closed_split",
     "dataset_info",
     "decode",
+    "decode_picture",
     "describe",
     "describe_all",
     "draw",
@@ -38,7 +40,9 @@ __all__ = [
     "natural_spec",
     "open_source",
     "open_split",
+    "read_alterable",
     "read_image",
+    "read_picture",
     "reading_line",
 ]
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.data.fit import fit_arrays
+from holdfast.data.fit import fit_arrays, to_8bit
 from holdfast.data.images import MAX_BYTES, decode
 from holdfast.data.listing import ArrayListing, FileListing
 from holdfast.data.source import Source
@@ -32,7 +32,7 @@ def decode_files(
             problems: Problems = {}
             for row in range(start, min(start + _CHUNK, len(names))):
                 try:
-                    pixels[row] = decode(content(source, names[row]), spec)
+                    pixels[row] = to_8bit(decode(content(source, names[row]), spec))
                 except ImageError as cause:
                     problems[row] = str(cause)
             return problems

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from holdfast.data.resample import Weights, triangle
 from holdfast.spec import ImageSpec
 
 # The weights Pillow uses for luma, in 1/65536, so that arrays and files turn grey alike.
 _LUMA = (19595, 38470, 7471)
 _BLOCK = 4096
+
+Pixels = NDArray[Any]
+"""C×H×W: 8 bits, or floats in [0, 1]."""
 
 
 def fit_box(width: int, height: int, spec: ImageSpec) -> tuple[float, float, float, float]:
@@ -33,12 +38,68 @@ def draft_size(width: int, height: int, spec: ImageSpec) -> tuple[int, int]:
     return (math.ceil(width * scale), math.ceil(height * scale))
 
 
-def fit_image(image: Image.Image, spec: ImageSpec) -> Image.Image:
-    """`image` (L or RGB) at the size of `spec`, resampled with antialiasing in one step."""
-    if image.size == (spec.width, spec.height):
-        return image
+def fit_image(image: Image.Image, spec: ImageSpec) -> Pixels:
+    """`image` (L or RGB) as `spec` wants it, resampled with antialiasing in one step.
+
+    Bicubic gives 8 bits. Bilinear gives floats that are not rounded to 8 bits, made from the picture in its own
+    channels: each is a mean of the picture's pixels, right to 2⁻²³ (Pillow sums in float64 and keeps float32).
+    """
+    size = (spec.width, spec.height)
     box = fit_box(image.width, image.height, spec)
-    return image.resize((spec.width, spec.height), Image.Resampling.BICUBIC, box=box)
+    if spec.resample == "bicubic":
+        image = image.convert("L" if spec.channels == 1 else "RGB")
+        return to_array(
+            image if image.size == size else image.resize(size, Image.Resampling.BICUBIC, box=box)
+        )
+    planes = _planes(image, spec.channels)
+    if image.size != size:
+        planes = [plane.resize(size, Image.Resampling.BILINEAR, box=box) for plane in planes]
+    found = np.stack([np.asarray(plane, dtype=np.float32) for plane in planes])
+    found = np.clip(found / np.float32(255), 0, 1)
+    return found if len(found) == spec.channels else np.repeat(found, spec.channels, axis=0)
+
+
+def _planes(image: Image.Image, channels: int) -> list[Image.Image]:
+    """The picture's channels as floats in [0, 255]; one, its luma, if one is wanted. Nothing is rounded."""
+    if image.mode == "L" or channels == 3:
+        return [plane.convert("F") for plane in image.split()]
+    colour = np.asarray(image, dtype=np.uint32)
+    luma = sum(weight * colour[..., index] for index, weight in enumerate(_LUMA))
+    # Below 2^24, and a power of two divides it: exact.
+    return [Image.fromarray((luma / np.float32(65536)).astype(np.float32))]
+
+
+def weights(width: int, height: int, spec: ImageSpec) -> tuple[Weights, Weights]:
+    """The bilinear weights for the rows and the columns of a `width` × `height` picture."""
+    left, top, right, bottom = fit_box(width, height, spec)
+    return triangle(height, spec.height, top, bottom), triangle(width, spec.width, left, right)
+
+
+def luma_weights() -> tuple[float, ...]:
+    """The share of red, green and blue in grey."""
+    return tuple(weight / 65536 for weight in _LUMA)
+
+
+def stretch(width: int, height: int, channels: int, spec: ImageSpec) -> float | None:
+    """By how much a change of a picture of this size can grow in ℓ2 on its way to `spec`; None if that is not known.
+
+    Grey that is repeated counts three times. Luma is shorter than the change of a colour: √Σw² is below 1.
+    """
+    if spec.resample == "bicubic":
+        return None
+    rows, columns = weights(width, height, spec)
+    colours = math.sqrt(3) if (channels, spec.channels) == (1, 3) else 1.0
+    if (channels, spec.channels) == (3, 1):
+        colours = math.hypot(*luma_weights())
+    return rows.stretch * columns.stretch * colours
+
+
+def to_8bit(pixels: Pixels) -> NDArray[np.uint8]:
+    """Pixels rounded to 8 bits; those that have 8 bits as they are."""
+    found: NDArray[np.uint8] = pixels
+    if pixels.dtype != np.uint8:
+        found = np.rint(pixels * np.float32(255)).astype(np.uint8)
+    return found
 
 
 def to_array(image: Image.Image) -> NDArray[np.uint8]:
@@ -69,9 +130,9 @@ def fit_arrays(pixels: NDArray[np.uint8], spec: ImageSpec, out: NDArray[np.uint8
     """Bring N×C×H×W `pixels` to `spec` into `out`, as `fit_image` would one by one."""
     same_size = pixels.shape[2:] == (spec.height, spec.width)
     for start in range(0, len(pixels), _BLOCK):
-        block = to_channels(pixels[start : start + _BLOCK], spec.channels)
+        block = pixels[start : start + _BLOCK]
         if same_size:
-            out[start : start + _BLOCK] = block
+            out[start : start + _BLOCK] = to_channels(block, spec.channels)
             continue
         for index, image in enumerate(block, start):
-            out[index] = to_array(fit_image(to_image(image), spec))
+            out[index] = to_8bit(fit_image(to_image(image), spec))

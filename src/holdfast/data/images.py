@@ -9,13 +9,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile
 
-from holdfast.data.fit import draft_size, fit_image, to_array
+from holdfast.data.fit import Pixels, draft_size, fit_image, stretch, to_array
 from holdfast.data.modes import flatten
 from holdfast.errors import ImageError
 from holdfast.spec import ImageSpec
@@ -46,8 +47,26 @@ _TURNS = {
 }
 
 
-def decode(content: bytes, spec: ImageSpec | None, *, max_pixels: int | None = None) -> NDArray[np.uint8]:
-    """The image in `content` as C×H×W, upright, brought to `spec` (`None`: its own size and channels).
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A picture as a network takes it, and how far a change of the file's pixels can grow on the way there.
+
+    The file's pixels are those that its decoder gives: upright, in 8 bits, palettes as colours, what is transparent
+    laid on white.
+    """
+
+    pixels: Pixels
+    stretch: float | None = None
+    """In ℓ2. None: not known, so that claims are of the network's input only."""
+
+
+def decode(content: bytes, spec: ImageSpec | None, *, max_pixels: int | None = None) -> Pixels:
+    """The pixels of `decode_picture`."""
+    return decode_picture(content, spec, max_pixels=max_pixels).pixels
+
+
+def decode_picture(content: bytes, spec: ImageSpec | None, *, max_pixels: int | None = None) -> Picture:
+    """The image in `content` as C×H×W, upright, brought to `spec` (`None`: its own size and channels, 8 bits).
 
     Raises ImageError with a short reason for whatever cannot be read whole. At most `max_pixels` (64
     million if it is left out) are decoded; the size is checked before any pixel is. Safe to call from several threads.
@@ -66,21 +85,31 @@ def decode(content: bytes, spec: ImageSpec | None, *, max_pixels: int | None = N
             raise ImageError(_reason(cause)) from cause
 
 
-def read_image(path: str | Path, spec: ImageSpec | None = None) -> NDArray[np.uint8]:
+def read_image(path: str | Path, spec: ImageSpec | None = None) -> Pixels:
     """The image file at `path`, as `decode` gives it; the error names the path."""
+    return read_picture(path, spec).pixels
+
+
+def read_picture(path: str | Path, spec: ImageSpec | None = None) -> Picture:
+    """The image file at `path`, as `decode_picture` gives it; the error names the path."""
     path = Path(path)
     try:
         if not path.is_file():
             raise ImageError("not a file" if path.exists() else "no such file")
         if path.stat().st_size > MAX_BYTES:
             raise ImageError(f"too large: {path.stat().st_size} bytes")
-        return decode(path.read_bytes(), spec)
+        return decode_picture(path.read_bytes(), spec)
     except (ImageError, OSError) as cause:
         reason = cause.strerror if isinstance(cause, OSError) else str(cause)
         raise ImageError(f"could not read the image {path}: {reason}") from cause
 
 
-def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int) -> NDArray[np.uint8]:
+def read_alterable(path: str | Path, spec: ImageSpec) -> NDArray[np.uint8]:
+    """The 8-bit pixels that an attacker alters: those of the file where claims are of it, else the network's."""
+    return read_image(path, None if spec.picture == "file" else spec)
+
+
+def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int) -> Picture:
     # Two bytes that no coded pixels hold; thumbnails beside them may have a few.
     if content[:2] == b"\xff\xd8" and content.count(b"\xff\xda") > MAX_SCANS:
         raise ImageError("damaged: too many scans")
@@ -90,16 +119,20 @@ def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int) -> NDArray[
             raise ImageError(f"too large: {width}x{height} pixels")
         if width * height == 0:
             raise ImageError(f"no pixels: {width}x{height}")
-        if spec is not None:
-            image.draft(None, draft_size(width, height, spec))
+        bicubic = spec if spec is not None and spec.resample == "bicubic" else None
+        if bicubic is not None:
+            # The decoder's own way to shrink is no filter that anything is proved of.
+            image.draft(None, draft_size(width, height, bicubic))
         image.load()
         if image.width * image.height > max_pixels:
             raise ImageError(f"too large: {image.width}x{image.height} pixels")
         turn = _TURNS.get(_orientation(image))
-        flat = flatten(image, None if spec is None else spec.channels)
+        flat = flatten(image, None if bicubic is None else bicubic.channels)
     if turn is not None:
         flat = flat.transpose(turn)
-    return to_array(flat if spec is None else fit_image(flat, spec))
+    if spec is None:
+        return Picture(to_array(flat))
+    return Picture(fit_image(flat, spec), stretch(*flat.size, len(flat.getbands()), spec))
 
 
 def _open(content: bytes) -> ImageFile.ImageFile:

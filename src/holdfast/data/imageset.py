@@ -93,7 +93,10 @@ class ImageSet:
     def digest(self) -> str:
         """A hash of everything the set says: ids, labels, classes, shape and pixels."""
         found = hashlib.blake2b(digest_size=16)
-        found.update(repr((self.ids, self.classes, self.spec)).encode(errors="surrogateescape"))
+        # The filter does not count: what it did is in the pixels. So hashes of before stay.
+        shape = ", ".join(f"{name}={value!r}" for name, value in self.spec.before.items())
+        said = f"({self.ids!r}, {self.classes!r}, ImageSpec({shape}))"
+        found.update(said.encode(errors="surrogateescape"))
         if self.labels is not None:
             found.update(np.ascontiguousarray(self.labels).tobytes())
         for start in range(0, len(self), 1024):

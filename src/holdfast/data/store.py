@@ -43,7 +43,8 @@ def filled(count: int, spec: ImageSpec, stamps: list[str], fill: Fill) -> tuple[
 
 
 def _key(spec: ImageSpec, stamps: list[str]) -> str:
-    content = json.dumps([_FORMAT, *spec.shape, spec.fit, stamps])
+    filtered = [] if spec.resample == "bicubic" else [spec.resample]
+    content = json.dumps([_FORMAT, *spec.shape, spec.fit, *filtered, stamps])
     return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 

@@ -63,9 +63,12 @@ class Task:
 
     @cached_property
     def config(self) -> dict[str, Any]:
+        return self._config(self.embedder.fingerprint())
+
+    def _config(self, fingerprint: str) -> dict[str, Any]:
         return {
             "kind": self.kind,
-            "embedder": self.embedder.fingerprint(),
+            "embedder": fingerprint,
             "data": self.images.name,
             "images": self.images.digest(),
             **self.settings,
@@ -76,7 +79,9 @@ class Task:
         rows = self.folder / ROWS
         if not rows.exists():
             return False
-        if read_header(rows)["hash"] != config_hash(self.config):
+        # Rows of before name the embedder by the rule of their time.
+        named = [self._config(fingerprint) for fingerprint in self.embedder.fingerprints()]
+        if read_header(rows)["hash"] not in map(config_hash, named):
             raise ConfigError(
                 f"{self.folder} holds an evaluation of another model or setting; choose another --out "
                 "or remove it"

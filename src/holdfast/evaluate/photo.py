@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from holdfast.attacks import Attack, Candidates, Given, Objective, objective
-from holdfast.data.fit import to_array, to_image
+from holdfast.attacks import Attack, Candidates, Given, Objective, as_access, objective, through_file
+from holdfast.data import decode
+from holdfast.data.fit import to_image
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.evaluate.attacked import Settings, distances, unit_shift
 from holdfast.gallery import AnyGallery, Hits
@@ -60,12 +60,15 @@ def attack_photo(
     seed: int = 0,
     settings: Settings | None = None,
 ) -> AlteredPhoto:
-    """Alter a picture within `threat` so that a search in `gallery` goes wrong, as an 8-bit picture.
+    """Alter a picture within `threat` so that a search in `gallery` goes wrong, as an 8-bit picture of its own size.
+
+    `pixels` are those of `data.read_alterable`: the file's own, which are resized on every way to the model, or for
+    bicubic pictures those that the network is given.
 
     `want` is raise:ID or lower:ID (an item of the gallery), misrank (the first hit is of another class
     than the picture's `label`, by default that of its first hit), or shift (the vector moves as far as
     it can). For the last two the first hit of the clean picture is followed. Ranks are measured on
-    the 8-bit picture by a fresh `embed`, then again after JPEG at qualities 95 and 75; a tie counts
+    the picture's PNG file as a search reads it, then again after JPEG at qualities 95 and 75; a tie counts
     against the item where it is lowered or only followed, and for it where it is raised.
     """
     gallery.check_embedder(embedder_info(embedder))
@@ -79,20 +82,21 @@ def attack_photo(
     with gallery.snapshot():
         items = gallery.catalogue()
         vectors = torch.from_numpy(gallery.vectors(list(items)))
-        clean = embedder.embed(pixels[None])
+        clean = _embedded(embedder, png(pixels))
         before = gallery.search(clean.numpy(), k)[0]
         goal, item = _wish(
             want, list(items), [entry.label for entry in items.values()], vectors, before, label
         )
         attack = Attack(goal, settings.make(threat.eps), dataclasses.replace(threat, who="query"))
-        found = attack.run(embedder, torch.from_numpy(np.array(pixels))[None], seed=seed, eight_bit=True)
+        model = through_file(as_access(embedder), pixels.shape, embedder.spec)
+        found = attack.run(model, torch.from_numpy(np.array(pixels))[None], seed=seed, eight_bit=True)
         altered = found.bytes()[0].numpy()
-        after = gallery.search(embedder.embed(altered[None]).numpy(), k)[0]
-    forms = [("clean", pixels), ("PNG", altered)]
+        after = gallery.search(_embedded(embedder, png(altered)).numpy(), k)[0]
+    forms = [("clean", png(pixels)), ("PNG", png(altered))]
     forms += [(f"JPEG {quality}", jpeg(altered, quality)) for quality in JPEG]
     seen = []
-    for name, picture in forms:
-        vector = embedder.embed(picture[None])
+    for name, content in forms:
+        vector = _embedded(embedder, content)
         away = distances(vector, vectors)[0]
         place = list(items).index(item)
         nearer = away < away[place] if want.startswith("raise:") else away <= away[place]
@@ -108,12 +112,16 @@ def png(pixels: Pixels) -> bytes:
     return buffer.getvalue()
 
 
-def jpeg(pixels: Pixels, quality: int) -> Pixels:
-    """The pixels after a round trip through JPEG."""
+def jpeg(pixels: Pixels, quality: int) -> bytes:
+    """The picture as a JPEG file."""
     buffer = io.BytesIO()
     to_image(pixels).save(buffer, "JPEG", quality=quality)
-    with Image.open(buffer) as image:
-        return to_array(image)
+    return buffer.getvalue()
+
+
+def _embedded(embedder: AnyEmbedder, content: bytes) -> Tensor:
+    """The vector of a file, on the way that a search takes."""
+    return embedder.embed(decode(content, embedder.spec)[None])
 
 
 def _wish(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from holdfast.bounds.box import TINY
 from holdfast.errors import GalleryError
 from holdfast.gallery.columns import Column
 from holdfast.gallery.exact import Doubles, Floats
@@ -42,10 +43,10 @@ class Boxes:
 
     @classmethod
     def around(cls, centre: Doubles, radius: Doubles) -> Boxes:
-        """The float32 boxes that hold these float64 ones: the radius takes up the rounding of both."""
+        """The float32 boxes that hold these float64 ones: the radius takes up the rounding of both, near zero too."""
         with np.errstate(over="ignore", invalid="ignore"):
             near = centre.astype(np.float32)
-            grown = radius + np.abs(centre - near)
+            grown = radius + np.abs(centre - near) + TINY
             wide = np.nextafter(grown.astype(np.float32), np.float32(np.inf))
         lost = ~(np.isfinite(near) & np.isfinite(wide))
         return cls(np.where(lost, np.float32(0), near), np.where(lost, np.float32(np.inf), wide))

@@ -30,6 +30,7 @@ from holdfast.gallery.interface import AnyGallery, TooManyError
 from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.gallery.values import Hit
 from holdfast.models import AnyEmbedder, to_unit
+from holdfast.spec import PictureOf
 from holdfast.threat import Threat
 
 _SLACK = 1 + 2.0**-30
@@ -67,6 +68,8 @@ class CertifiedHits:
     """The eps of the stored candidate boxes that were used: that of the threat, or the next larger."""
     reason: str = ""
     """Why nothing could be proved, where the candidates could not be compared at all."""
+    picture: PictureOf = "network input"
+    """Whose pixels are altered: those of the file, however large it is, or those that the network is given."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,7 @@ class Ranking:
             sharpened,
             self._boxes,
             self._reason,
+            self._gallery.info.embedder.picture,
         )
 
     def survivors(self, asked: Asked, hits: Slots) -> Slots:

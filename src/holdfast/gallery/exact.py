@@ -6,8 +6,9 @@ narrow the field, by margins that hold for every rounding:
 * direct form, Σ(q−c)²: the error is at most γ·d², relative to the squared distance itself;
 * norm form, ‖q‖²+‖c‖²−2q·c (what FAISS uses for a batch): at most γ·(‖q‖+‖c‖)²,
 
-with γ = 2(d+4)·2⁻²⁴, twice the textbook bound. A query whose batch answer is not proven by the
-second margin is scanned again in the direct form, where the first one proves it.
+with γ = 2(d+4)·2⁻²⁴, twice the textbook bound, and d·2⁻¹²⁰ more for what underflows. A query whose
+batch answer is not proven by the second margin is scanned again in the direct form, where the first
+one proves it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from holdfast.bounds.box import TINY
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -27,7 +30,6 @@ MARGIN = 22
 _QUERY_CHUNK = 512
 _FETCHED = 1 << 21
 _RECHECK_ELEMENTS = 1 << 20
-_UNDERFLOW = 2.0**-120
 SLACK = 1 + 2.0**-40
 """More than the rounding of a float64 distance."""
 
@@ -83,7 +85,7 @@ class Scan:
         """
         dim = self.query.size
         with np.errstate(over="ignore"):
-            limit = square * (1 + 3 * _gamma(dim)) + _UNDERFLOW * dim
+            limit = square * (1 + 3 * _gamma(dim)) + TINY * dim
         return np.flatnonzero(~(self._near > limit) | (limit >= np.finfo(np.float32).max))
 
 
@@ -165,7 +167,7 @@ def _gamma(dim: int) -> float:
 def norm_form_error(queries: Floats, max_norm: float) -> Doubles:
     """Per query, how far a squared float32 distance to a vector of norm `max_norm` or less can be off, in any form."""
     norms = np.sqrt(np.square(queries, dtype=np.float64).sum(axis=1))
-    return np.asarray(_gamma(queries.shape[1]) * (norms + max_norm) ** 2 + _UNDERFLOW * queries.shape[1])
+    return np.asarray(_gamma(queries.shape[1]) * (norms + max_norm) ** 2 + TINY * queries.shape[1])
 
 
 def cut(exact: Doubles, slots: Slots, radius: float) -> Found:

@@ -61,17 +61,22 @@ class _Read:
 def embedder_info(embedder: AnyEmbedder, location: Path | None = None) -> EmbedderInfo:
     """What a gallery keeps of the embedder that made its vectors."""
     card = embedder.card if embedder.card is not None else embedder.describe()
-    return EmbedderInfo(embedder.fingerprint(), card, None if location is None else str(location.resolve()))
+    today, *before = embedder.fingerprints()
+    return EmbedderInfo(today, card, None if location is None else str(location.resolve()), tuple(before))
 
 
 def as_stored(embedder: AnyEmbedder, info: EmbedderInfo) -> AnyEmbedder:
-    """The embedder with the metric that a gallery keeps of its vectors; as it is where there is none."""
+    """The embedder with the filter and the metric of a gallery's vectors; a gallery of before has bicubic ones."""
     kept = info.card.get("metric")
-    if kept is None:
-        return embedder
     if isinstance(embedder, Smoothed):
-        raise GalleryError("a metric goes behind the embedder that is smoothed, not behind the smoothed one")
-    return under_metric(embedder, kept)
+        if kept is not None:
+            raise GalleryError(
+                "a metric goes behind the embedder that is smoothed, not behind the smoothed one"
+            )
+        return embedder
+    if "spec" in info.card:
+        embedder = embedder.resampled(info.resample)
+    return embedder if kept is None else under_metric(embedder, kept)
 
 
 def index_images(

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.certify import Verdict
+from holdfast.certify.files import Way
 from holdfast.certify.smoothing import Rule, Smoothing
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery.indexing import embedder_info
@@ -32,6 +33,7 @@ from holdfast.gallery.rules.base import Array
 from holdfast.gallery.values import EmbedderInfo, Hit, Hits
 from holdfast.models import AnyEmbedder, Embedder, Foreign, Smoothed, to_unit
 from holdfast.progress import bar
+from holdfast.spec import PictureOf
 from holdfast.threat import floored
 
 EARLY = (8, 4, 2)
@@ -79,6 +81,8 @@ class SmoothedHits:
     seed: int = 0
     """Of this search's noise; the same one gives the same answer again."""
     rule: Rule = "mean"
+    picture: PictureOf = "network input"
+    """Whose pixels the radii are of: those of the file, or those that the network is given."""
 
     @property
     def plain(self) -> Hits:
@@ -95,7 +99,7 @@ def smoothed(base: AnyEmbedder, how: Smoothing) -> Smoothed:
 def smoothed_info(embedder: AnyEmbedder, info: EmbedderInfo, how: Smoothing) -> EmbedderInfo:
     """What a gallery keeps of a smoothed embedder: also how it is to be searched, unless told otherwise."""
     search = {"n": how.n, "alpha": how.alpha, "first": how.first, "rule": how.rule}
-    return EmbedderInfo(embedder.fingerprint(), {**info.card, "search": search}, info.location)
+    return replace(info, card={**info.card, "search": search})
 
 
 def stored_smoothing(info: EmbedderInfo) -> Smoothing | None:
@@ -123,13 +127,15 @@ def smoothed_search(
     how: Smoothing | None = None,
     eps: float | None = None,
     seed: int | None = None,
+    stretch: float | None = None,
 ) -> SmoothedHits:
     """The k candidates that noisy copies of the query list, each with the radius to which it stays.
 
     `how` is the gallery's own unless given. With `eps` the question is yes or no for each hit, and sampling
     ends early where it is answered; without, each hit gets the largest radius that its samples prove. The noise
     is that of `seed`; left out, one that nobody can know before, since who knows the noise can search for a
-    picture on which it misleads.
+    picture on which it misleads. With `stretch` (`data.Picture`) radii are of the file whose picture this is;
+    without, of the picture as the network sees it.
     """
     gallery.check_embedder(embedder_info(embedder))
     how = how or stored_smoothing(gallery.info.embedder)
@@ -141,8 +147,10 @@ def smoothed_search(
         raise ConfigError(f"k is at least 1, not {k}")
     seed = secrets.randbits(52) if seed is None else seed
     image = to_unit(torch.from_numpy(np.array(pixels))[None])[0]
-    if eps is not None and not 0 < eps < math.sqrt(image.numel()):
-        raise ConfigError(f"an l2 radius is above 0 and below {math.sqrt(image.numel()):.1f} here, not {eps}")
+    way = Way(embedder.spec, stretch)
+    largest = math.sqrt(image.numel())  # No two images are farther apart.
+    if eps is not None and not (eps > 0 and way.at_network(eps) < largest):
+        raise ConfigError(f"an l2 radius is above 0 and below {way.of_file(largest):.1f} here, not {eps}")
     early = [] if eps is None else sorted({max(1, how.n // part) for part in EARLY} - {how.n})
     final = FINAL if early else 1.0
     parts = {stop: (1 - final) / len(early) for stop in early} | {how.n: final}
@@ -157,19 +165,19 @@ def smoothed_search(
                     question.add(part.double().numpy())
                     advance(len(part))
                 answer = question.answer(part_of_alpha)
-                if eps is not None and question.settled(answer, eps, final):
+                if eps is not None and question.settled(answer, way.at_network(eps), final):
                     break
-        return replace(_report(question, name, answer, final, eps, image.numel()), seed=seed)
+        return replace(_report(question, name, answer, final, eps, way), seed=seed)
 
 
 def _report(
-    question: Question, name: str, answer: tuple[Array, float], final: float, eps: float | None, pixels: int
+    question: Question, name: str, answer: tuple[Array, float], final: float, eps: float | None, way: Way
 ) -> SmoothedHits:
     """What is said of the hits that the samples list."""
     hits, slots = question.hits(name)
-    largest = math.sqrt(pixels)  # No two images are farther apart.
+    largest = math.sqrt(math.prod(way.spec.shape))
     places = {int(slot): i for i, slot in enumerate(question.slots)}
-    wanted = 0.0 if eps is None else eps
+    wanted = 0.0 if eps is None else way.at_network(eps)
     forecasts: dict[tuple[float, int], NDArray[np.bool_]] = {}
 
     def settles(place: int, radius: float, times: int) -> bool:
@@ -188,12 +196,15 @@ def _report(
             # Whether it belongs to the first k at all comes before how far it stays there.
             asked = wanted if radius > 0 else 0.0
             samples = next((question.n * t for t in FORECASTS if settles(place, asked, t)), None)
-            close = question.doubt(place) if radius <= 0 else f"proved to {floored(radius)} only"
+            close = question.doubt(place) if radius <= 0 else f"proved to {floored(way.of_file(radius))} only"
             reason = f"{close} with {question.n:,} samples; " + (
                 f"about {samples:,} might settle it" if samples else "a thousand times as many would not do"
             )
         verdict = Verdict.CERTIFIED if radius > wanted else Verdict.UNKNOWN if radius > 0 else Verdict.ABSTAIN
-        entries.append(SmoothedHit(hit, verdict, radius, radius / largest, reason, samples, share))
+        said = way.of_file(radius)
+        if verdict == Verdict.CERTIFIED and eps is not None:
+            said = max(said, eps)  # That is what was proved; on the way back it may be rounded below.
+        entries.append(SmoothedHit(hit, verdict, said, way.pixel(radius), reason, samples, share))
     how = question.how
     return SmoothedHits(
         hits.query,
@@ -203,6 +214,7 @@ def _report(
         question.n,
         eps,
         question.label,
-        min(answer[1], largest),
+        way.of_file(min(answer[1], largest)),
         rule=how.rule,
+        picture=way.picture,
     )

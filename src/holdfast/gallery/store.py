@@ -313,12 +313,7 @@ class Store:
 
     def check_embedder(self, embedder: EmbedderInfo) -> None:
         """Refuse an embedder that did not make the vectors."""
-        made_by = self.info().embedder.fingerprint
-        if made_by != embedder.fingerprint:
-            raise GalleryError(
-                f"{self.path} was made by embedder {made_by[:12]}, not by {embedder.fingerprint[:12]};"
-                " use that embedder or index the images again"
-            )
+        embedder.check_made(self.path, self.info().embedder.fingerprint)
 
 
 def _state(connection: sqlite3.Connection) -> tuple[str, int, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import GalleryError
+from holdfast.spec import PictureOf, Resample, picture_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,27 @@ class EmbedderInfo:
     fingerprint: str
     card: dict[str, Any] = field(default_factory=dict)
     location: str | None = None
+    also: tuple[str, ...] = field(default=(), compare=False)
+    """Fingerprints by rules of before that stand for the same embedder; not stored."""
+
+    @property
+    def resample(self) -> Resample:
+        """The filter that brought the pictures to the network's size; one that the card does not say was bicubic."""
+        found: Resample = self.card.get("spec", {}).get("resample", "bicubic")
+        return found
+
+    @property
+    def picture(self) -> PictureOf:
+        """What claims about altered pixels speak of: the file, or only what the network is given."""
+        return picture_of(self.resample)
+
+    def check_made(self, gallery: Path | str, made_by: str) -> None:
+        """Refuse this embedder for a gallery whose vectors the embedder `made_by` made."""
+        if made_by not in (self.fingerprint, *self.also):
+            raise GalleryError(
+                f"{gallery} was made by embedder {made_by[:12]}, not by {self.fingerprint[:12]};"
+                " use that embedder or index the images again"
+            )
 
     def __post_init__(self) -> None:
         if not self.fingerprint:

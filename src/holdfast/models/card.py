@@ -18,7 +18,8 @@ from holdfast.provenance import versions
 from holdfast.spec import ImageSpec
 
 FORMAT = "holdfast-checkpoint"
-VERSION = 1
+VERSION = 2
+"""1: no filter in the spec, which is bicubic then. 2: with it, and fingerprints that follow the function."""
 
 
 class WeightsFile(BaseModel):
@@ -36,7 +37,7 @@ class Card(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal["holdfast-checkpoint"]
-    version: Literal[1]
+    version: Literal[1, 2]
     architecture: dict[str, JsonValue]
     spec: ImageSpec
     dim: PositiveInt
@@ -95,16 +96,23 @@ def read_card(path: Path) -> tuple[Card, dict[str, Any]]:
         raise CheckpointError(f"{path} is not JSON ({str(cause).splitlines()[0]}); it was altered") from cause
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not the card of a checkpoint: its format is not '{FORMAT}'")
-    if content.get("version") != VERSION:
+    if content.get("version") not in (1, VERSION):
         raise CheckpointError(
-            f"{path} has format version {content.get('version')!r}, and this Holdfast reads {VERSION}; "
+            f"{path} has format version {content.get('version')!r}, and this Holdfast reads 1 to {VERSION}; "
             "use the Holdfast that wrote it or a newer one"
         )
     try:
-        return Card.model_validate(content), content
+        return Card.model_validate(_today(content)), content
     except ValidationError as cause:
         first = cause.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise CheckpointError(f"{path} is not a whole card: {where}: {first['msg']}") from cause
     except HoldfastError as cause:
         raise CheckpointError(f"{path} is not a whole card: {cause}") from cause
+
+
+def _today(content: dict[str, Any]) -> dict[str, Any]:
+    """The card in the words of today's version."""
+    if content["version"] != 1 or not isinstance(content.get("spec"), dict):
+        return content
+    return {**content, "spec": {**content["spec"], "resample": "bicubic"}}

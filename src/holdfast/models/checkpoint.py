@@ -84,7 +84,7 @@ def load(path: Path | str, *, module: nn.Module | None = None) -> Embedder:
         raise CheckpointError(f"{folder} holds a '{card.architecture.get('name')}'; load it without a module")
     else:
         embedder = _rebuild(card, tensors, folder)
-    if embedder.fingerprint() != card.fingerprint:
+    if card.fingerprint not in embedder.fingerprints():
         raise CheckpointError(f"the weights in {folder} do not give the card's fingerprint; one was altered")
     embedder.card = written
     return embedder.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -13,11 +14,12 @@ from torch.nn import functional
 
 from holdfast import progress as progress_bar
 from holdfast.errors import ModelError
-from holdfast.models.fingerprint import fingerprint
+from holdfast.models.fingerprint import fingerprint, fingerprint_of_before, settings, tensors_digest
+from holdfast.models.inference import inference
 from holdfast.models.inputs import Images, reader
-from holdfast.models.modes import evaluating, set_batch_norm_eval
+from holdfast.models.modes import set_batch_norm_eval
 from holdfast.models.pixels import Normalise, Pixels
-from holdfast.spec import ImageSpec
+from holdfast.spec import ImageSpec, Resample
 
 
 class Embedder(nn.Module):
@@ -65,7 +67,7 @@ class Embedder(nn.Module):
         self.card = None
         self.metric = None
         self.longest = None
-        self._printed: tuple[object, str] | None = None
+        self._printed: tuple[object, tuple[str, ...]] | None = None
         self.normalise = nn.Identity() if pixels is None else Normalise(pixels)
         self.network = network
         self.flatten = nn.Flatten(1) if flatten else nn.Identity()
@@ -86,8 +88,6 @@ class Embedder(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if mode:
-            self._printed = None
         if mode and self.freeze_batch_norm:
             set_batch_norm_eval(self)
         return self
@@ -95,16 +95,16 @@ class Embedder(nn.Module):
     def embed(self, images: Images, batch_size: int = 256, progress: bool = False) -> Tensor:
         """The vectors of `images` (uint8, floats in [0, 1], or an image set), on the CPU, without gradient.
 
-        Runs in eval mode and puts every layer's mode back. The batch size changes the result by float
-        rounding only. Images of another shape, outside [0, 1] or with NaN are refused, and so is an
-        embedder whose vectors are not finite.
+        Runs in eval mode and in plain float arithmetic, and puts every setting back (`models.inference`). The
+        batch size changes the result by float rounding only. Images of another shape, outside [0, 1] or with
+        NaN are refused, and so is an embedder whose vectors are not finite.
         """
         if batch_size < 1:
             raise ModelError(f"a batch has at least 1 image, not {batch_size}")
         total, read = reader(images, self.spec)
         device, dtype = placement(self)
-        vectors = torch.empty((total, self.dim), dtype=dtype)
-        with evaluating(self), torch.no_grad(), _bar(total, progress) as advance:
+        with inference(self), _bar(total, progress) as advance:
+            vectors = torch.empty((total, self.dim), dtype=dtype)
             for start in range(0, total, batch_size):
                 stop = min(start + batch_size, total)
                 batch = self(read(start, stop).to(device=device, dtype=dtype))
@@ -117,6 +117,16 @@ class Embedder(nn.Module):
                 vectors[start:stop] = batch
                 advance(stop - start)
         return vectors
+
+    def resampled(self, resample: Resample) -> Self:
+        """The same network, for pictures that another filter brings to its size."""
+        if resample == self.spec.resample:
+            return self
+        other = copy.copy(self)
+        other.spec = dataclasses.replace(self.spec, resample=resample)
+        if self.card is not None:
+            other.card = {**self.card, "spec": dataclasses.asdict(other.spec)}
+        return other
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights that makes this embedder what it is, ready for JSON."""
@@ -132,21 +142,27 @@ class Embedder(nn.Module):
         }
 
     def fingerprint(self) -> str:
-        """SHA-256 over `describe()` and all parameters and buffers: equal means the same function.
+        """A hash that follows the function: equal means the same function (`models.fingerprint`).
 
-        For a wrapped module the class counts by its name alone: its code cannot be hashed, and the
-        module it is imported from may change its name. In eval mode it is computed again only when a tensor
-        was written to or replaced; while a network trains always, since not every optimiser leaves a trace.
+        Where torch.fx cannot trace the network, it differs as far as three fixed images show it. The name
+        of the Python module that a wrapped class is imported from does not count.
         """
-        tensors = (*self.network.parameters(), *self.network.buffers())
-        state = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
-        if self._printed is not None and self._printed[0] == state:
-            return self._printed[1]
-        description = self.describe()
-        description["architecture"].pop("module", None)
-        found = fingerprint(self.network, description)
-        self._printed = None if self.training else (state, found)
-        return found
+        return self.fingerprints()[0]
+
+    def fingerprints(self) -> tuple[str, ...]:
+        """All hashes that stand for this embedder: by today's rule, then by that of files of before (bicubic only)."""
+        # The weights are read each time: writing through `.data` leaves no other trace.
+        state = (tensors_digest(self), repr(settings(self)), self.spec)
+        if self._printed is None or self._printed[0] != state:
+            description = self.describe()
+            description["architecture"].pop("module", None)
+            today = fingerprint(self, description, self.spec.shape)
+            described = {**description, "spec": self.spec.before}
+            before = (
+                [fingerprint_of_before(self.network, described)] if self.spec.resample == "bicubic" else []
+            )
+            self._printed = state, (today, *before)
+        return self._printed[1]
 
 
 def _bar(total: int, wanted: bool) -> AbstractContextManager[progress_bar.Advance]:

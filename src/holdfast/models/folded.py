@@ -21,8 +21,8 @@ from torch.nn import functional
 from holdfast.errors import ModelError
 from holdfast.models.embedder import Embedder, placement
 from holdfast.models.foreign import Foreign
+from holdfast.models.inference import inference
 from holdfast.models.metric import Metric
-from holdfast.models.modes import evaluating
 from holdfast.models.registry import MODELS
 
 Matrix = NDArray[np.float32]
@@ -66,7 +66,7 @@ def under_metric(base: Embedder | Foreign, kept: dict[str, Any]) -> Embedder | F
             f"the metric is of {matrix.shape[1]} features, and the embedder gives vectors of {base.dim}; learn one "
             "from this embedder's ('holdfast metric features')"
         )
-    if kept["embedder"] not in (None, base.fingerprint()):
+    if kept["embedder"] not in (None, *base.fingerprints()):
         raise ModelError(
             "the metric was learned from another embedder's vectors; learn one from this embedder's "
             "('holdfast metric features')"
@@ -79,9 +79,12 @@ def under_metric(base: Embedder | Foreign, kept: dict[str, Any]) -> Embedder | F
 
 
 def _longest(matrix: Matrix) -> float:
-    """At least ‖Gz‖ for every ‖z‖ ≤ 1, as float32 computes it: the product errs by less than d·2⁻²³ ‖G‖_F."""
+    """At least ‖Gz‖ for every ‖z‖ ≤ 1, as float32 computes it: the product errs by less than d·2⁻²³ ‖G‖_F.
+
+    Near zero each of the d products and sums of a row errs by up to 2⁻¹²⁶ more.
+    """
     exact = matrix.astype(np.float64)
-    error = exact.shape[1] * 2.0**-22 * float(np.linalg.norm(exact))
+    error = exact.shape[1] * 2.0**-22 * float(np.linalg.norm(exact)) + exact.size * 2.0**-120
     return float((np.linalg.norm(exact, 2) + error) * (1 + 2e-5))
 
 
@@ -89,7 +92,10 @@ def _foreign(base: Foreign, matrix: Matrix) -> Foreign:
     weight = torch.from_numpy(matrix.copy())
     digest = hashlib.sha256(matrix.tobytes()).hexdigest()
     return Foreign(
-        lambda images: base(images) @ weight.T, base.spec, name=base.name, source=base.fingerprint() + digest
+        lambda images: base(images) @ weight.T,
+        base.spec,
+        name=base.name,
+        source=base.fingerprints()[-1] + digest,
     )
 
 
@@ -133,7 +139,7 @@ def _merged(base: Embedder, weight: Tensor) -> nn.Module | None:
     setattr(network.get_submodule(parent) if parent else network, leaf, joined)
     device, dtype = placement(base)
     images = torch.rand((2, *base.spec.shape), generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    with evaluating(base), torch.no_grad():
+    with inference(base):
         wanted = base.features(images).double() @ weight.double().T.to(device)
         try:
             found = base.flatten(network.eval()(base.normalise(images))).double()

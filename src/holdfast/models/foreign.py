@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast.errors import ModelError
+from holdfast.models.fingerprint import CURRENT, probes, shown
+from holdfast.models.inference import plain_arithmetic
 from holdfast.models.inputs import Images, as_spec, reader
-from holdfast.spec import ImageSpec
-
-_DIGITS = 4
-"""Decimals, relative to the longest vector, by which two black boxes are told apart."""
+from holdfast.spec import ImageSpec, Resample
 
 
 class Foreign:
@@ -56,23 +55,15 @@ class Foreign:
 
     def _probe(self) -> str:
         """The size of the vectors, and a hash of what the function gives for three fixed images."""
-        shape = (1, *self.spec.shape)
-        noise = np.random.default_rng(0).random(shape, dtype=np.float32)
-        probes = np.concatenate([np.full(shape, 0.5, np.float32), noise, 1 - noise])
-        seen = self(torch.from_numpy(probes))
+        seen = self(probes(self.spec.shape))
         self.dim = seen.shape[1]
-        largest = float(seen.abs().max()) or 1.0
-        return hashlib.sha256(
-            json.dumps(
-                [self.describe(), self._source, np.round(seen.numpy() / largest, _DIGITS).tolist()],
-                sort_keys=True,
-            ).encode()
-        ).hexdigest()
+        content = [{**self.describe(), "spec": self.spec.before}, self._source, shown(seen)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def __call__(self, images: Tensor) -> Tensor:
         """The vectors of float images, checked to be one finite vector for each."""
         try:
-            with torch.no_grad():
+            with plain_arithmetic(), torch.no_grad():
                 vectors = torch.as_tensor(self._function(images)).detach().cpu()
         # A stranger's code may raise anything at all.
         except Exception as cause:
@@ -103,6 +94,14 @@ class Foreign:
             vectors[start:stop] = self(read(start, stop).float())
         return vectors
 
+    def resampled(self, resample: Resample) -> Foreign:
+        """The same model, for pictures that another filter brings to its size."""
+        if resample == self.spec.resample:
+            return self
+        other = copy.copy(self)
+        other.spec = dataclasses.replace(self.spec, resample=resample)
+        return other
+
     def describe(self) -> dict[str, Any]:
         """What makes this embedder what it is, ready for JSON."""
         return {
@@ -115,4 +114,9 @@ class Foreign:
 
     def fingerprint(self) -> str:
         """A hash that differs for another name, file or function, as far as three images show it."""
-        return self._digest
+        return self.fingerprints()[0]
+
+    def fingerprints(self) -> tuple[str, ...]:
+        """All hashes that stand for it: by today's rule, then by that of files of before (bicubic only)."""
+        today = hashlib.sha256(f"{self._digest} {self.spec.resample}".encode()).hexdigest()
+        return (CURRENT + today, self._digest) if self.spec.resample == "bicubic" else (CURRENT + today,)

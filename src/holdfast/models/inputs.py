@@ -65,7 +65,7 @@ def reader(images: Images, spec: ImageSpec) -> tuple[int, Read]:
 def to_unit(images: Tensor, first: int = 0) -> Tensor:
     """Floats in [0, 1]: uint8 is divided by 255, floats are checked. `first` numbers images in errors."""
     if images.dtype == torch.uint8:
-        return images.to(torch.get_default_dtype()) / 255
+        return images.to(torch.float32) / 255
     if not images.is_floating_point():
         raise _wrong_type(str(images.dtype).removeprefix("torch."))
     if images.numel():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from holdfast.errors import MissingExtraError, ModelError
 from holdfast.files import sha256_file
 from holdfast.models.embedder import Embedder
 from holdfast.models.foreign import Foreign
-from holdfast.models.modes import evaluating
+from holdfast.models.inference import inference
 from holdfast.spec import ImageSpec
 
 
@@ -80,7 +81,7 @@ def compiled(embedder: Embedder) -> Callable[[Tensor], Tensor]:
         import onnx as _  # noqa: F401  The exporter needs it.
     except ImportError:
         raise MissingExtraError("sampling by onnxruntime", "onnx") from None
-    with evaluating(embedder), torch.no_grad(), warnings.catch_warnings():
+    with inference(embedder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             torch.onnx.export(
@@ -126,7 +127,9 @@ def _spec(path: Path, sides: list[Any], spec: ImageSpec | None) -> ImageSpec:
     known = all(isinstance(side, int) for side in sides)
     if known:
         channels, height, width = sides
-        own = ImageSpec(channels, height, width, spec.fit if spec else "crop")
+        own = ImageSpec(channels, height, width)
+        if spec is not None:
+            own = replace(own, fit=spec.fit, resample=spec.resample)
         if spec is not None and spec.shape != own.shape:
             raise ModelError(f"{path} takes images of {own}, not {spec}; leave the size out")
         return own

@@ -7,6 +7,7 @@ is not clamped; an embedder that clamps is another h.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -19,9 +20,10 @@ from torch import Tensor
 from holdfast import deadline
 from holdfast.errors import ModelError
 from holdfast.models.embedder import Embedder, placement
+from holdfast.models.fingerprint import CURRENT
 from holdfast.models.foreign import Foreign
+from holdfast.models.inference import inference
 from holdfast.models.inputs import Images, reader
-from holdfast.models.modes import evaluating
 from holdfast.models.onnx import compiled
 from holdfast.randomness import generator
 from holdfast.spec import ImageSpec
@@ -101,6 +103,7 @@ class Smoothed:
         own = self.seed if seed is None else seed
         step = max(1, self.batch_size // BLOCK) * BLOCK
         first = start // BLOCK * BLOCK
+        embed = self._forward()
         for low in range(first, stop, step):
             deadline.check()
             high = min(low + step, -(-stop // BLOCK) * BLOCK)
@@ -109,7 +112,7 @@ class Smoothed:
                 chance = generator(own, "smoothing", purpose, key, (low + first_of) // BLOCK)
                 noise[first_of : first_of + BLOCK].normal_(generator=chance)
             part = slice(max(start, low) - low, min(stop, high) - low)
-            vectors = self._vectors(noise[part].mul_(self.sigma).add_(image))
+            vectors = embed(noise[part].mul_(self.sigma).add_(image))
             longest = float(vectors.double().norm(dim=1).max())
             if not longest <= self.bound:
                 raise ModelError(
@@ -143,21 +146,32 @@ class Smoothed:
 
     def fingerprint(self) -> str:
         """A hash that differs for another base model, noise or seed."""
-        text = json.dumps([self.base.fingerprint(), self.describe()["smoothed"]], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return self.fingerprints()[0]
 
-    def _vectors(self, noisy: Tensor) -> Tensor:
+    def fingerprints(self) -> tuple[str, ...]:
+        """All hashes that stand for it: by today's rule, then by that of files of before."""
+        noise = self.describe()["smoothed"]
+        texts = (json.dumps([base, noise], sort_keys=True) for base in self.base.fingerprints())
+        today, *before = (hashlib.sha256(text.encode()).hexdigest() for text in texts)
+        return CURRENT + today, *before
+
+    def _forward(self) -> Callable[[Tensor], Tensor]:
+        """How noisy copies become vectors, by the weights as they are now."""
         if isinstance(self.base, Foreign):
-            return self.base(noisy)
+            return self.base
         if self.backend == "onnx":
             key = self.base.fingerprint()
             if self._compiled is None or self._compiled[0] != key:
                 self._compiled = key, compiled(self.base)
-            return self._compiled[1](noisy)
-        device, dtype = placement(self.base)
-        with evaluating(self.base), torch.no_grad():
-            vectors: Tensor = self.base(noisy.to(device=device, dtype=dtype)).cpu()
-        return vectors
+            return self._compiled[1]
+        return functools.partial(_by_torch, self.base)
+
+
+def _by_torch(base: Embedder, noisy: Tensor) -> Tensor:
+    device, dtype = placement(base)
+    with inference(base):
+        vectors: Tensor = base(noisy.to(device=device, dtype=dtype)).cpu()
+    return vectors
 
 
 def at_once(embedder: object, images: int) -> int:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from holdfast.errors import ModelError
 from holdfast.models.embedder import Embedder, placement
+from holdfast.models.inference import inference
 from holdfast.models.inputs import as_spec
-from holdfast.models.modes import evaluating
 from holdfast.models.pixels import PerChannel, pixels_for
 from holdfast.spec import ImageSpec
 
@@ -68,7 +68,7 @@ def _probe(embedder: Embedder, device: torch.device, dtype: torch.dtype) -> Tens
     spec, name = embedder.spec, embedder.architecture["class"]
     images = torch.full((2, *spec.shape), 0.5, device=device, dtype=dtype)
     try:
-        with evaluating(embedder), torch.no_grad():
+        with inference(embedder):
             output = embedder.network(embedder.normalise(images))
     # A stranger's module may raise anything at all.
     except Exception as cause:

@@ -16,7 +16,7 @@ from holdfast.evaluate import encode
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 
-_THUMBNAIL = ImageSpec(3, 160, 160)
+_THUMBNAIL = ImageSpec(3, 160, 160, resample="bicubic")
 
 
 @dataclass(frozen=True)

@@ -182,5 +182,5 @@ def _hash(job: Job, plan: Plan) -> str:
 
 
 def _data(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as far as its data goes, with a path that holds anywhere."""
-    return {"data": {**config["data"], "name": data.absolute(config["data"]["name"])}}
+    """The config as far as its data goes, with a path that holds anywhere, and the filter of the committed rows."""
+    return {"data": {"resample": "bicubic", **config["data"], "name": data.absolute(config["data"]["name"])}}

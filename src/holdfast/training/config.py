@@ -27,6 +27,8 @@ class DataSection(_Section):
     image_size: int | None = Field(default=None, ge=8, le=1024)
     channels: Literal[1, 3] | None = None
     fit: Literal["crop", "squash"] | None = None
+    resample: Literal["bilinear", "bicubic"] | None = None
+    """The filter that brings pictures to their size; None: bilinear, of which claims about the file are proved."""
     validation: float = Field(default=0.1, ge=0, le=0.5)
     """Share of the training images held out to watch the training; 0 turns it off."""
 

@@ -151,6 +151,7 @@ def load_data(config: TrainConfig) -> Dataset:
         wanted.image_size or natural.height,
         wanted.image_size or natural.width,
         wanted.fit or natural.fit,
+        wanted.resample or natural.resample,
     )
     return data.load(wanted.name, spec=spec, split=wanted.split)
 
@@ -166,6 +167,7 @@ def settle(config: TrainConfig, dataset: Dataset, embedder: Embedder) -> TrainCo
         image_size=spec.height,
         channels=spec.channels,
         fit=spec.fit,
+        resample=spec.resample,
     )
     train_table = table["train"]
     if train_table["crop"] is None:
@@ -274,7 +276,7 @@ def _stored_config(out: Path, asked: TrainConfig) -> TrainConfig | None:
         if any(not entry.name.startswith(".") for entry in out.iterdir()):
             raise RunError(f"{out} is not empty and not a run; choose another --out")
         return None
-    stored = parse(read_toml(out / CONFIG))
+    stored = read_config(out)
     if "name" in asked.data.model_fields_set:
         named = {"data": {"name": data.absolute(asked.data.name)}}
         asked = parse(merge(asked.model_dump(exclude_unset=True), named))
@@ -298,8 +300,8 @@ def held_out(folder: Path) -> ImageSet:
 
 
 def read_config(folder: Path) -> TrainConfig:
-    """The config that a run's folder was trained with."""
+    """The config that a run's folder was trained with; one of before says no filter, which was bicubic."""
     path = folder / CONFIG
     if not path.exists():
         raise ConfigError(f"{folder} is not a run: it has no {CONFIG}")
-    return parse(read_toml(path))
+    return parse(merge({"data": {"resample": "bicubic"}}, read_toml(path)))

@@ -145,12 +145,7 @@ class MilvusGallery:
 
     def check_embedder(self, embedder: EmbedderInfo) -> None:
         """Refuse an embedder that did not make the vectors: its distances to them would mean nothing."""
-        made_by = self._state().fingerprint
-        if made_by != embedder.fingerprint:
-            raise GalleryError(
-                f"{self.path} was made by embedder {made_by[:12]}, not by {embedder.fingerprint[:12]};"
-                " use that embedder or index the images again"
-            )
+        embedder.check_made(self.path, self._state().fingerprint)
 
     @property
     def path(self) -> str:

@@ -50,7 +50,7 @@ class Bounded(Defence):
     def box(self, embedder: nn.Module, images: Tensor, eps: float) -> Box:
         """The box of the features; its centre is not the clean embedding, except through affine layers."""
         if self._graph is None:
-            self._graph = trace(unshared(embedder))
+            self._graph = trace(unshared(embedder), as_is=True)
         return interval_bounds(self._graph, image_box(images, eps, clip=self.options.clip))
 
     def ramped(self, at: Moment, first: float, last: float) -> float:
