@@ -6,7 +6,16 @@ from pathlib import Path
 
 from holdfast.data.assemble import assemble, image_set
 from holdfast.data.fetch import fetch
-from holdfast.data.images import Picture, decode, decode_picture, read_alterable, read_image, read_picture
+from holdfast.data.images import (
+    Picture,
+    alterable,
+    decode,
+    decode_picture,
+    fitted,
+    read_alterable,
+    read_image,
+    read_picture,
+)
 from holdfast.data.imageset import Dataset, ImageSet, Skipped, reading_line
 from holdfast.data.locate import absolute, resolve
 from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo, dataset_info
@@ -26,6 +35,7 @@ __all__ = [
     "Skipped",
     "Split",
     "absolute",
+    "alterable",
     "closed_split",
     "dataset_info",
     "decode",
@@ -34,6 +44,7 @@ __all__ = [
     "describe_all",
     "draw",
     "fetch",
+    "fitted",
     "hold_out",
     "load",
     "load_images",

@@ -101,7 +101,7 @@ class Embedder(nn.Module):
         """
         if batch_size < 1:
             raise ModelError(f"a batch has at least 1 image, not {batch_size}")
-        total, read = reader(images, self.spec)
+        total, read = reader(images, self.spec.shape)
         device, dtype = placement(self)
         with inference(self), _bar(total, progress) as advance:
             vectors = torch.empty((total, self.dim), dtype=dtype)

@@ -122,7 +122,7 @@ class Smoothed:
 
     def embed(self, images: Images) -> Tensor:
         """The mean vectors of `images` (uint8, floats in [0, 1], or an image set)."""
-        total, read = reader(images, self.spec)
+        total, read = reader(images, self.spec.shape)
         means = torch.zeros((total, self.dim), dtype=torch.float64)
         for i in range(total):
             for part in self.sample(read(i, i + 1)[0], 0, self.samples, purpose="gallery"):

@@ -9,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 
+import numpy as np
+from numpy.typing import NDArray
+
 from holdfast.certify import Method
-from holdfast.data import decode
+from holdfast.data import Picture, alterable, decode, decode_picture
 from holdfast.deadline import Deadline
 from holdfast.errors import ImageError, OutOfTimeError
 from holdfast.gallery import Hits, Item
@@ -19,11 +22,11 @@ from holdfast.models import Smoothed
 from holdfast.service import metrics as measured
 from holdfast.service.attacking import Attacked, Wanted, attack
 from holdfast.service.batching import Batcher
-from holdfast.service.engine import Engine, Outcome, Pixels, Served
+from holdfast.service.engine import Engine, Outcome, Served
 from holdfast.service.limits import GRACE, Gate, Limits, Workers
 from holdfast.service.metrics import Metrics
 from holdfast.service.pictures import QueryStore, digest_of, shown
-from holdfast.service.problems import NotThereError, UnavailableError
+from holdfast.service.problems import NotThereError, TooLargeError, UnavailableError
 from holdfast.threat import Threat
 
 _UNREADABLE = {
@@ -37,9 +40,9 @@ SHOWN = 512
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A picture that is asked about, as the gallery's embedder takes it."""
+    """A picture that is asked about, as the gallery's embedder takes it, and the bytes it was read from."""
 
-    pixels: Pixels
+    picture: Picture
     name: str
     digest: str | None = None
     item: Item | None = None
@@ -96,10 +99,10 @@ class Desk:
 
         def read() -> Query:
             try:
-                pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
+                picture = decode_picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
             except ImageError as error:
                 raise ImageError(_UNREADABLE.get(str(error), str(error))) from error
-            return Query(pixels, name, self.store.keep(content), content=content)
+            return Query(picture, name, self.store.keep(content), content=content)
 
         return await self.uploads.run(deadline, read)
 
@@ -108,8 +111,8 @@ class Desk:
 
         def read() -> Query:
             content = self._kept(digest)
-            pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
-            return Query(pixels, digest, digest, content=content)
+            picture = decode_picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
+            return Query(picture, digest, digest, content=content)
 
         return await self.uploads.run(deadline, read)
 
@@ -118,14 +121,15 @@ class Desk:
 
         def read() -> Query:
             item = served.item(id)
-            return Query(decode(_picture(served, item), served.embedder.spec), id, item=item)
+            content = _picture(served, item)
+            return Query(decode_picture(content, served.embedder.spec), id, item=item, content=content)
 
         return await self.uploads.run(deadline, read)
 
     async def plain(self, served: Served, query: Query, k: int, deadline: Deadline) -> Outcome:
         """The nearest candidates; searches that wait are answered together."""
         if isinstance(served.embedder, Smoothed):
-            return await self.proofs.run(deadline, lambda: served.smoothed(query.pixels, k))
+            return await self.proofs.run(deadline, lambda: served.smoothed(query.picture, k))
         return (await self.plain_batch(served, [query], k, deadline))[0]
 
     async def plain_batch(
@@ -137,7 +141,7 @@ class Desk:
         self.plain_gate.enter()
         batcher = self._batchers[served.name]
         try:
-            asked = asyncio.gather(*(batcher.submit((query.pixels, k)) for query in queries))
+            asked = asyncio.gather(*(batcher.submit((query.picture.pixels, k)) for query in queries))
             return await asyncio.wait_for(asked, deadline.left + GRACE)
         except TimeoutError:
             raise OutOfTimeError(f"the search took longer than {deadline.seconds:g} seconds") from None
@@ -156,7 +160,9 @@ class Desk:
     ) -> Outcome:
         """The nearest candidates with what is proved of each."""
         workers = self.proofs if served.dear(threat, method) else self.certified
-        outcome = await workers.run(deadline, lambda: served.certified(query.pixels, k, threat, method, seed))
+        outcome = await workers.run(
+            deadline, lambda: served.certified(query.picture, k, threat, method, seed)
+        )
         if not isinstance(outcome.found, Hits):
             for entry in outcome.found.hits:
                 self.metrics.verdicts.labels(str(entry.verdict)).inc()
@@ -174,10 +180,22 @@ class Desk:
         deadline: Deadline,
     ) -> Attacked:
         """The picture altered, and what a search says before and after."""
-        return await self.attacks.run(
-            deadline,
-            lambda: attack(served, query.pixels, k, threat, wanted, target, steps=steps, own=query.id),
-        )
+
+        def run() -> Attacked:
+            pixels = self._alterable(served, query.content)
+            return attack(served, pixels, k, threat, wanted, target, steps=steps, own=query.id)
+
+        return await self.attacks.run(deadline, run)
+
+    def _alterable(self, served: Served, content: bytes) -> NDArray[np.uint8]:
+        """The pixels that an attack alters."""
+        most = self.limits.attack_pixels
+        try:
+            return decode(content, alterable(served.embedder.spec), max_pixels=most)
+        except ImageError as error:
+            raise TooLargeError(
+                f"a live attack takes pictures of at most {most:,} pixels ({error})"
+            ) from error
 
     async def show_item(self, served: Served, id: str, size: int, deadline: Deadline) -> tuple[bytes, str]:
         """An item's picture, small."""
