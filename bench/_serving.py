@@ -69,11 +69,11 @@ def pictures(count: int) -> list[bytes]:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, int]]:
+def served(folder: Path, *options: str) -> Iterator[tuple[str, int]]:
     """The address of a service of that gallery in a process of its own, and the process's id."""
     command = [sys.executable, "-c", "from holdfast.cli import main; main()", "serve"]
     process = subprocess.Popen(
-        [*command, str(folder / "shop.gallery"), "--port", "0"],
+        [*command, str(folder / "shop.gallery"), "--port", "0", *options],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -53,6 +53,13 @@ def index(
             "'holdfast metric learn'); the gallery keeps it."
         ),
     ] = None,
+    resample: Annotated[
+        Literal["bilinear", "bicubic"] | None,
+        typer.Option(
+            help="The filter that resizes pictures. With bilinear, claims hold for the file; with bicubic, for what "
+            "the network sees.  [default: the model's own]"
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Embed a folder, tar or bucket of images into a gallery. Run it again to add what is new."""
@@ -78,6 +85,7 @@ def index(
         boxes=size,
         smooth=how,
         metric=None if metric is None else Metric.load(metric),
+        resample=resample,
     )
     with gallery:
         count = len(gallery)
