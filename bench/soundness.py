@@ -41,7 +41,7 @@ def run(attempts: int, *, networks: int, trained: bool, exact: int) -> tuple[int
             f"{name}: {tally.attempts:,} attempts, {tally.violations} violations; "
             f"{share:.0%} of the comparisons are claimed"
         )
-    total["files"], total["http"] = try_files(attempts // 25), try_service(attempts // 500)
+    total["files"], total["http"] = try_files(attempts // 50), try_service(attempts // 500)
     for name in ("files", "http"):
         tally = total[name]
         share = tally.claimed / tally.comparisons

@@ -107,6 +107,7 @@ def certify(
     from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed
     from holdfast.evaluate.spread import spread_over
     from holdfast.models import Embedder, Smoothed
+    from holdfast.spec import CLAIM
     from holdfast.threat import Threat
 
     if bool(threat) == bool(smooth):
@@ -204,6 +205,7 @@ def certify(
         print_curve(done, title)
     else:
         print_certified(done, title)
+    print(CLAIM["network input"])
     print(f"rows: {done.folder / ROWS}")
 
 
