@@ -89,8 +89,14 @@ def served(folder: Path, *options: str) -> Iterator[tuple[str, int]]:
         else:
             raise SystemExit("the service did not start")
         # Its log is read and forgotten, so that the pipe does not fill.
-        threading.Thread(target=lambda: [None for _ in process.stderr or ()], daemon=True).start()
-        yield address, process.pid
+        reading = threading.Thread(target=lambda: [None for _ in process.stderr or ()], daemon=True)
+        reading.start()
+        try:
+            yield address, process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            reading.join(60)
+            process.stderr.close()
     finally:
         process.send_signal(signal.SIGTERM)
         if process.wait(60) != 0:

@@ -29,7 +29,7 @@ from holdfast.workflow import index, search
 
 SIZES = [(40, 30), (9, 21), (12, 12), (64, 64)]
 """Width and height of the files: larger than the network's input, smaller, equal."""
-LEVELS = 2
+LEVELS = 1
 
 
 def small_net(resample: str = "bilinear", seed: int = 0) -> Embedder:
