@@ -10,14 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/holdfast")
 LIMIT = 300.0
 """Seconds after which the tests of one mutant are given up."""
+LOADED = ["torch", "numba", "scipy.stats", "faiss", "PIL.Image", "pydantic", "pytest"]
+"""Loaded once for all processes that run tests; nothing of ours."""
+FORKED = get_context("forkserver")
+PYTEST = 100
+"""Added to pytest's exit code by a child that ran it: 0 if all tests passed, 1 if one failed."""
 OUTSIDE = shutil.ignore_patterns(".*", "runs", "demo", "*.egg-info")
 """Of the project, what no test needs."""
 
@@ -47,7 +53,9 @@ class Mutant:
         """The text of the mutated file."""
         text = (package / self.file).read_text(encoding="utf-8")
         if (found := text.count(self.old)) != 1:
-            raise ValueError(f"the old text is {found} times in {self.file}, not once; mend scripts/mutants.toml")
+            raise ValueError(
+                f"the old text is {found} times in {self.file}, not once; mend scripts/mutants.toml"
+            )
         return text.replace(self.old, self.new)
 
 
@@ -67,42 +75,38 @@ def read_mutants() -> list[Mutant]:
     return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
-def run_tests(project: Path, package: Path, tests: Sequence[str], *, first: bool) -> tuple[int, str]:
-    """Run tests of a copied project on some sources; with `first`, only until one fails."""
-    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--no-header", "--tb=line", *tests]
-    setting = {
-        "PYTHONPATH": str(package.parent),
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "PYTHONDONTWRITEBYTECODE": "1" if first else "",
-    }
-    try:
-        done = subprocess.run(
-            [*words, "-x"] if first else words,
-            cwd=project,
-            env={**os.environ, **setting},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return -1, f"no answer within {LIMIT:.0f} s"
-    return done.returncode, done.stdout + done.stderr
+def run_tests(project: Path, package: Path, tests: Sequence[str], limit: float) -> tuple[int, str]:
+    """Run tests of a copied project on some sources, in a process of their own; its exit code and what it said."""
+    with tempfile.TemporaryDirectory(prefix="said-") as folder:
+        said = Path(folder) / "said"
+        child = FORKED.Process(target=_tests, args=(project, package, tests, said))
+        child.start()
+        child.join(limit)
+        if child.is_alive():
+            child.kill()
+            child.join()
+            return -1, f"no answer within {limit:.0f} s"
+        code = child.exitcode
+        return -1 if code is None else code, said.read_text(encoding="utf-8") if said.exists() else ""
 
 
-def check_copy(project: Path) -> str:
-    """Why the copy would not test its own sources; empty if it does."""
-    seen = subprocess.run(
-        [sys.executable, "-c", "import holdfast; print(holdfast.__file__)"],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(project / PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = Path(seen.stdout.strip() or ".").parent
-    return "" if found == project / PACKAGE else f"the tests would run on {found}: {seen.stderr.strip()}"
+def _tests(project: Path, package: Path, tests: Sequence[str], said: Path) -> None:
+    """In the child: pytest until the first failure, on the sources of `package`."""
+    import pytest
+
+    with said.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(project)
+    sys.path.insert(0, str(package.parent))
+    os.environ["PYTHONPATH"] = str(package.parent)
+    import holdfast
+
+    if Path(holdfast.__file__).parent != package:
+        print(f"the tests would run on {holdfast.__file__}, not on {package}")
+        sys.exit(2)
+    # A crash outside of pytest, which also ends with 1, is no failed test.
+    sys.exit(PYTEST + int(pytest.main(["-x", "-p", "no:cacheprovider", "--no-header", "--tb=line", *tests])))
 
 
 def attempt(mutant: Mutant, project: Path) -> Tried:
@@ -116,11 +120,11 @@ def attempt(mutant: Mutant, project: Path) -> Tried:
             (package / mutant.file).write_text(mutant.applied(package), encoding="utf-8")
         except (OSError, ValueError) as cause:
             return Tried(mutant, "FAULT", time.monotonic() - start, str(cause))
-        code, said = run_tests(project, package, mutant.tests, first=True)
+        code, said = run_tests(project, package, mutant.tests, LIMIT)
     seconds = time.monotonic() - start
-    if code == 1:
+    if code == PYTEST + 1:
         return Tried(mutant, "killed", seconds)
-    if code == 0:
+    if code == PYTEST:
         return Tried(mutant, "SURVIVED", seconds, f"{mutant.why}; not noticed by {', '.join(mutant.tests)}")
     return Tried(mutant, "FAULT", seconds, said.strip()[-800:])
 
@@ -141,26 +145,28 @@ def main() -> int:
     if unknown := set(options.names) - {mutant.name for mutant in mutants}:
         parser.error(f"there is no mutant {', '.join(sorted(unknown))}")
     mutants = [mutant for mutant in mutants if not options.names or mutant.name in options.names]
+    os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    FORKED.set_forkserver_preload(LOADED)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         project = Path(folder) / "project"
         shutil.copytree(ROOT, project, ignore=OUTSIDE)
-        if fault := check_copy(project):
-            print(fault)
-            return 2
         named = sorted({test for mutant in mutants for test in mutant.tests})
-        code, said = run_tests(project, project / PACKAGE, named, first=False)
-        if code:
+        code, said = run_tests(project, project / PACKAGE, named, 5 * LIMIT)
+        if code != PYTEST:
             print(said[-4000:] + "\nthe tests fail on the sources as they are; mend that first")
             return 2
-        print(f"{len(named)} tests pass on the sources as they are ({time.monotonic() - start:.0f} s)", flush=True)
+        print(
+            f"{len(named)} tests pass on the sources as they are ({time.monotonic() - start:.0f} s)",
+            flush=True,
+        )
         width = max(len(mutant.name) for mutant in mutants)
         tried = []
         for one in attempts(mutants, project, options.jobs):
             tried.append(one)
             line = f"{one.outcome:<9} {one.seconds:5.1f} s  {one.mutant.name:<{width}}  {one.mutant.file}"
             print(line + (f"\n    {one.said}" if one.said else ""), flush=True)
-    count = {outcome: sum(one.outcome == outcome for one in tried) for outcome in ("killed", "SURVIVED", "FAULT")}
+    count = Counter(one.outcome for one in tried)
     print(
         f"{len(tried)} mutants: {count['killed']} killed, {count['SURVIVED']} survived, {count['FAULT']} could not be "
         f"tried; {(time.monotonic() - start) / 60:.1f} minutes"

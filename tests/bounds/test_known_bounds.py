@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.bounds import Box, box_distance_bounds, image_box, interval_bounds, linear_bounds, normalised, trace
+from holdfast.bounds import (
+    Box,
+    box_distance_bounds,
+    image_box,
+    interval_bounds,
+    linear_bounds,
+    normalised,
+    trace,
+)
 from holdfast.bounds.box import PIXEL_ROUNDING
 from holdfast.bounds.operations import BatchNorm, Convolution, Linear, Pooling, Scale, Sum
 
@@ -191,7 +199,9 @@ def test_max_pooling_by_hand():
     pool = nn.Sequential(nn.MaxPool2d((1, 2)), nn.Flatten())
     found = interval_bounds(trace(pool), box)
     assert (found.lower.item(), found.upper.item()) == (1.0, 3.0)
-    assert linear_bounds(trace(pool), box, torch.tensor([[1.0], [-1.0], [-2.0]])).tolist() == [[1.0, -3.0, -6.0]]
+    assert linear_bounds(trace(pool), box, torch.tensor([[1.0], [-1.0], [-2.0]])).tolist() == [
+        [1.0, -3.0, -6.0]
+    ]
 
 
 def test_a_padded_convolution_by_hand():

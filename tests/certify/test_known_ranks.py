@@ -170,7 +170,9 @@ def test_comparisons_keep_their_slack():
         QueryAttack(query, at),
         CandidateAttack(still, query.centre),
         BothAttack(query, still),
-        QueryAttack(query, at, "crown", backward=Backward(query.centre, lambda _, spec: torch.zeros(len(spec)))),
+        QueryAttack(
+            query, at, "crown", backward=Backward(query.centre, lambda _, spec: torch.zeros(len(spec)))
+        ),
     ):
         assert intervals(attack.ranks(hits)) == [(1, 2), (1, 2)], type(attack).__name__
     vectors = np.array([[1.0], [-np.nextafter(np.float32(1), np.float32(2))]], dtype=np.float32)
@@ -300,7 +302,10 @@ def test_an_altered_file_is_covered_at_the_network(eps):
     """Pictures are computed to 2⁻²³ a pixel, two of them may differ by 2⁻²² more than the file did."""
     assert at_network(eps, FILE) >= eps * (1 + 2.0**-27) + 2.0**-22
     assert at_network(eps, FILE) <= eps + 2.0**-20
-    assert at_network(torch.tensor([eps, 0.0], dtype=torch.float64), FILE).tolist() == [at_network(eps, FILE), 0.0]
+    assert at_network(torch.tensor([eps, 0.0], dtype=torch.float64), FILE).tolist() == [
+        at_network(eps, FILE),
+        0.0,
+    ]
     assert at_network(0.0, FILE) == 0.0
     assert at_network(eps, NETWORK) == eps
 

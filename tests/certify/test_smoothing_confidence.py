@@ -1,4 +1,4 @@
-"""How α is spent on samples, by known answers: each bound by its formula, a bet by its rules, and who gets which share."""
+"""How α is spent on samples, by known answers: bounds by their formulas, a bet by its rules, each one's share."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_no_change_of_the_file_grows(size: tuple[int, int], to: int, seed: int) 
 
 
 def test_known_changes_of_a_file_do_not_grow() -> None:
-    """18 columns to 6: up by 4 levels where a wide filter is positive around one place, down where it would be negative.
+    """18 columns to 6: up by 4 levels where a wide filter is positive, down where bicubic's is negative.
 
     Bicubic turns that into more than 4 levels; and what a mean is, it stays, also between two levels.
     """

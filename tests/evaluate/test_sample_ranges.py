@@ -1,8 +1,9 @@
-"""An evaluation of a smoothed search: samples that choose what is asked never answer it, and alpha is what was given."""
+"""An evaluation of a smoothed search: samples that choose what is asked never answer it, and alpha is as given."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_no_sample_both_chooses_and_answers(recorded):
     for picture, spans in drawn.items():
         assert spans[0] == (0, how.first)
         if picture in clean:
-            assert spans[1:] == list(zip(marks, marks[1:], strict=False))
+            assert spans[1:] == list(pairwise(marks))
         else:
             assert spans[1:] == [(how.first, how.first + how.n)]
     assert len(drawn) == 6, "three queries, each clean and altered"

@@ -107,7 +107,9 @@ def test_a_query_that_moves_far_leaves_no_rival_out(tmp_path):
         assert [(e.hit.id, e.best, e.worst, str(e.verdict)) for e in found.hits] == [("a", 1, 2, "UNKNOWN")]
         assert found.examined == 2
         # A box that is off the embedding: the query's way to its far end counts.
-        aside = Asked(np.zeros(1, dtype=np.float32), Box(torch.full((1, 1), 2.0), torch.full((1, 1), 2.0)), False)
+        aside = Asked(
+            np.zeros(1, dtype=np.float32), Box(torch.full((1, 1), 2.0), torch.full((1, 1), 2.0)), False
+        )
         found = certify_query(gallery, aside, 1, Threat.parse("query:linf:0.1"))
         assert [(e.best, e.worst) for e in found.hits] == [(1, 2)]
 
