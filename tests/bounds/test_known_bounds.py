@@ -57,11 +57,13 @@ def affine_layers():
     whole = nn.AdaptiveAvgPool2d(1)
     yield Pooling(whole, None), whole, torch.rand(3, 1, 70, 70), 4900, whole
     norm = large(nn.BatchNorm2d(3))
+    # Mean and bias cancel, and with them what the shift would tell of their rounding.
     norm.running_mean.fill_(7.0)
     scale = (norm.weight / (norm.running_var + norm.eps).sqrt()).double().view(-1, 1, 1)
+    norm.bias.data = 7 * scale.float().flatten()
     bias = norm.bias.double().view(-1, 1, 1)
     yield (
-        BatchNorm(norm), norm, torch.rand(2, 3, 4, 4), 3,
+        BatchNorm(norm), norm, 0.01 * torch.rand(2, 3, 4, 4), 3,
         lambda v: scale.abs() * v + (7 * scale).abs() + bias.abs(),
     )  # fmt: skip
 
@@ -205,17 +207,17 @@ def test_max_pooling_by_hand():
 
 
 def test_a_padded_convolution_by_hand():
-    """Three pixels in [0, 1], weights (1, −2, 3), zeros beside: the ends of all three outputs, both ways."""
+    """x₀ ∈ [0, 1], x₁ ∈ [0, ½], x₂ ∈ [⅝, ⅞], weights (1, −2, 3), zeros beside: the ends of all outputs, both ways."""
     layer = nn.Conv2d(1, 1, (1, 3), padding=(0, 1))
     layer.weight.data = torch.tensor([[[[1.0, -2.0, 3.0]]]])
     layer.bias.data.fill_(0.5)
-    box = Box(torch.full((1, 1, 1, 3), 0.5), torch.full((1, 1, 1, 3), 0.5))
+    box = Box(torch.tensor([[[[0.5, 0.25, 0.75]]]]), torch.tensor([[[[0.5, 0.25, 0.125]]]]))
     found = interval_bounds(trace(nn.Sequential(layer)), box)
-    assert found.lower.flatten().tolist() == [-1.5, -1.5, -1.5]
-    assert found.upper.flatten().tolist() == [3.5, 4.5, 1.5]
+    lower, upper = [-1.5, 1.375, -1.25], [2.0, 4.125, -0.25]
+    assert (found.lower.flatten().tolist(), found.upper.flatten().tolist()) == (lower, upper)
     net = nn.Sequential(layer, nn.Flatten())
-    lower = linear_bounds(trace(net), box, torch.cat([torch.eye(3), -torch.eye(3)]))
-    assert lower.tolist() == [[-1.5, -1.5, -1.5, -3.5, -4.5, -1.5]]
+    found = linear_bounds(trace(net), box, torch.cat([torch.eye(3), -torch.eye(3)]))
+    assert found.tolist() == [[*lower, *(-end for end in upper)]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

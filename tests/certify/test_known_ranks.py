@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -92,25 +94,32 @@ def test_every_candidate_altered_by_hand():
     assert intervals(found) == [(1, 1), (2, 2), (3, 4), (3, 4)]
 
 
+ALIKE, HIT_FIXED = (1.6, 1.6, 1.6, 1.6), (0.0, 1.6, 2.6, 0.0)
+
+
 @pytest.mark.parametrize(
-    ("most", "expected"),
+    ("radii", "most", "expected"),
     [
-        (0, [(1, 1), (2, 2), (3, 3), (4, 4)]),
+        (ALIKE, 0, [(1, 1), (2, 2), (3, 3), (4, 4)]),
         # The first: another comes before it, or it goes back to 2.6, behind the second alone.
-        (1, [(1, 2), (1, 3), (2, 4), (3, 4)]),
+        (ALIKE, 1, [(1, 2), (1, 3), (2, 4), (3, 4)]),
         # It goes back to 2.6 and the third or fourth comes before it, or two come before it where it is.
-        (2, [(1, 3), (1, 4), (1, 4), (2, 4)]),
+        (ALIKE, 2, [(1, 3), (1, 4), (1, 4), (2, 4)]),
+        # The first cannot be altered: it is passed by those who can, where it is.
+        (HIT_FIXED, 1, [(1, 2), (1, 3), (1, 4), (3, 4)]),
+        (HIT_FIXED, 2, [(1, 3), (1, 3), (1, 4), (3, 4)]),
     ],
 )
-def test_few_altered_candidates_by_hand(most, expected):
-    at = column(1, 2, 3, 4)
-    boxes, hits = box(at, 1.6, 1.6, 1.6, 1.6), torch.tensor([[0, 1, 2, 3]])
-    found = FewCandidatesAttack(boxes, at, torch.zeros(1, 1), most).ranks(hits)
-    assert intervals(found) == slow(at.flatten().tolist(), 1.6, most)
+def test_few_altered_candidates_by_hand(radii, most, expected):
+    """Candidates at 1, 2, 3 and 4 from the query, of which some may move by so much."""
+    at, reach = column(1, 2, 3, 4), column(*radii)
+    hits = torch.tensor([[0, 1, 2, 3]])
+    found = FewCandidatesAttack(Box(at, reach), at, torch.zeros(1, 1), most).ranks(hits)
+    assert intervals(found) == slow(at.flatten().tolist(), radii, most)
     assert intervals(found) == expected
 
     def distances(slots: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        return at[slots, 0] + 1.6, (at[slots, 0] - 1.6).clamp(min=0)
+        return (at + reach)[slots, 0], (at - reach)[slots, 0].clamp(min=0)
 
     parts = few_in_blocks(
         distances, at.flatten().numpy(), np.arange(4), np.array([], dtype=np.int64), hits + 1, most, 4
@@ -118,18 +127,17 @@ def test_few_altered_candidates_by_hand(most, expected):
     assert intervals(parts) == expected
 
 
-def slow(at: list[float], radius: float, most: int) -> list[tuple[int, int]]:
+def slow(at: list[float], radii: tuple[float, ...], most: int) -> list[tuple[int, int]]:
     """Every choice of altered candidates, each at its nearest, its farthest or where it was."""
-    from itertools import product
-
     found = []
     for hit in range(len(at)):
         ranks = []
-        for moves in product((-radius, 0.0, radius), repeat=len(at)):
+        for moves in product((-1, 0, 1), repeat=len(at)):
             if sum(move != 0 for move in moves) <= most:
-                away = [abs(max(a + move, 0.0)) for a, move in zip(at, moves, strict=True)]
-                ranks.append(1 + sum(away[i] < away[hit] for i in range(len(at)) if i != hit))
-                ranks.append(1 + sum(away[i] <= away[hit] for i in range(len(at)) if i != hit))
+                away = [max(a + move * r, 0.0) for a, move, r in zip(at, moves, radii, strict=True)]
+                others = [value for number, value in enumerate(away) if number != hit]
+                ranks.append(1 + sum(value < away[hit] for value in others))
+                ranks.append(1 + sum(value <= away[hit] for value in others))
         found.append((min(ranks), max(ranks)))
     return found
 
