@@ -87,13 +87,13 @@ def test_random_starts_fill_the_ball_and_stay_in_it(norm):
 
 
 def test_8_bit_levels_by_hand():
-    """From 100.4 by at most 2.5 levels: 98 to 102; what lies outside of 0 to 255 does not exist."""
-    threat = ball("linf", 2.5 / 255, 100.4 / 255, 1 / 255, 254.0 / 255)
+    """From 100.4 and 99.6 by at most 2.5 levels: 98 to 102, inwards; none is below 0 or above 255."""
+    threat = ball("linf", 2.5 / 255, 100.4 / 255, 99.6 / 255, 1 / 255, 254.0 / 255)
     high, low = (to_bytes(threat, threat.project(threat.clean + way)) for way in (1, -1))
-    assert high.flatten().tolist() == [102, 3, 255]
-    assert low.flatten().tolist() == [98, 0, 252]
-    near = to_bytes(threat, (of(101.4, 0.4, 253.6)) / 255)
-    assert near.flatten().tolist() == [101, 0, 254]
+    assert high.flatten().tolist() == [102, 102, 3, 255]
+    assert low.flatten().tolist() == [98, 98, 0, 252]
+    near = to_bytes(threat, (of(101.4, 98.6, 0.4, 253.6)) / 255)
+    assert near.flatten().tolist() == [101, 99, 0, 254]
 
 
 def test_8_bit_images_of_an_l2_ball_stay_in_it():
