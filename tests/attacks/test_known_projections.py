@@ -79,6 +79,7 @@ def test_random_starts_fill_the_ball_and_stay_in_it(norm):
         sizes.append(float(moved.abs().max() if norm == "linf" else moved.norm()))
         assert (moved > 0).any()
         assert (moved < 0).any()
+        assert moved.abs().median() < 0.25, "drawn from the ball, not pushed to its border"
     assert max(sizes) <= 0.3 + 1e-6
     assert max(sizes) > 0.27
     # The step of steepest rise is one of unit size.

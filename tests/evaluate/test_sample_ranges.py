@@ -148,3 +148,24 @@ def test_what_is_deployed_abstains_by_samples_of_its_own(tmp_path, monkeypatch):
         assert columns["abstains"].tolist() == [1] * 2
         assert columns["forced_0"].tolist() == [1] * 2
         assert columns["cdf_1"].tolist() == [0.0] * 2
+
+
+def test_twins_of_two_classes_count_against_the_claim(tmp_path):
+    """The query's only relative has a twin of another class: a tie, so the class is never first, by any rule."""
+    ten = images()
+    pixels = ten.pixels[[0, 3, 3]]
+    twins = replace(
+        ten,
+        ids=("q", "a", "b"),
+        labels=np.array([0, 0, 1]),
+        pixels=pixels,
+        rows=np.arange(3),
+        classes=("a", "b"),
+    )
+    done = certify_smoothed(wrap(network(), SPEC, unit_norm=True), twins, tmp_path, HOW, ks=(1, 2))
+    columns = done.rows.columns
+    row = columns["query"].tolist().index("q")
+    for name in ("recall_1", "voted_1", "votes_1", "cdf_1", "half-space_1", "ball_1", "item_1", "margin"):
+        assert columns[name][row] == 0, name
+    assert columns["abstains"][row] == 1
+    assert columns["votes_2"][row] > 0, "of two candidates one is right"
