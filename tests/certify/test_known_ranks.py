@@ -27,6 +27,7 @@ from holdfast.certify.certifier import Certifier
 from holdfast.certify.files import Way, at_network
 from holdfast.certify.pairwise import Apart
 from holdfast.certify.values import rank_bounds
+from holdfast.errors import DataError
 from holdfast.spec import ImageSpec
 
 
@@ -85,6 +86,25 @@ def test_a_tie_of_altered_queries_and_candidates_is_on_no_side():
         unit_norm=False,
     )
     assert intervals(found) == [(1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("terms", [1, 128, 10**6])
+def test_bounds_of_distances_have_room_on_both_sides(terms):
+    """For float64 sums of so many terms, and near zero for vectors that are read as zero."""
+    share = max(2.0**-40, 8 * terms * 2.0**-53)
+    room = Apart(*(torch.tensor([[1.0, 0.0]]).double() for _ in range(2)), terms=terms)
+    assert room.upper[0, 0] >= 1 + share
+    assert room.lower[0, 0] <= 1 - share
+    assert room.upper[0, 1] >= terms * 2.0**-126
+    assert room.lower[0, 1] <= -terms * 2.0**-126
+    assert float((room.upper - room.lower).max()) <= 4 * share
+
+
+def test_what_is_no_candidate_is_refused():
+    """Compiled loops would read beyond their arrays."""
+    for number in (-1, 2):
+        with pytest.raises(DataError, match="0 to 1"):
+            level(1, 2).ranks(torch.tensor([[number]]))
 
 
 def test_every_candidate_altered_by_hand():
