@@ -22,7 +22,7 @@ from holdfast.gallery import (
     gallery_exists,
     open_gallery,
 )
-from holdfast.gallery.indexing import Indexed, as_stored, embedder_info, index_images
+from holdfast.gallery.indexing import MAX_REMOVED, Indexed, as_stored, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search, stored_smoothing
 from holdfast.gallery.values import EmbedderInfo
@@ -54,6 +54,7 @@ def index(
     *,
     prefix: str = "",
     prune: bool = False,
+    max_removed: float = MAX_REMOVED,
     boxes: float | None = None,
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
@@ -61,10 +62,11 @@ def index(
 ) -> AnyGallery:
     """A gallery at `out` of all images in a folder, tar or bucket; one that is there already is brought up to date.
 
-    With `boxes` it also holds what each candidate can become when its image is altered within linf:eps. With
-    `smooth` its vectors are means over noisy copies, and searches say how far each hit holds in l2. With `metric`
-    distances are those of a learned metric on the embedder's vectors, which the gallery keeps. `resample` is
-    the filter that brings pictures to the network's size, by default the embedder's own.
+    With `prune` images whose file is gone leave it; a run that would remove more than the share `max_removed`
+    removes nothing and is refused. With `boxes` it also holds what each candidate can become when its image is
+    altered within linf:eps. With `smooth` its vectors are means over noisy copies, and searches say how far each
+    hit holds in l2. With `metric` distances are those of a learned metric on the embedder's vectors, which the
+    gallery keeps. `resample` is the filter that brings pictures to the network's size, by default the embedder's own.
     """
     gallery, _ = open_and_index(
         embedder,
@@ -72,6 +74,7 @@ def index(
         out,
         prefix=prefix,
         prune=prune,
+        max_removed=max_removed,
         boxes=boxes,
         smooth=smooth,
         metric=metric,
@@ -88,6 +91,7 @@ def open_and_index(
     location: Path | None = None,
     prefix: str = "",
     prune: bool = False,
+    max_removed: float = MAX_REMOVED,
     boxes: float | None = None,
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
@@ -112,7 +116,9 @@ def open_and_index(
         open_gallery(out, embedder=info) if existed else create_gallery(out, dim=embedder.dim, embedder=info)
     )
     try:
-        done = index_images(embedder, images, gallery, prefix=prefix, prune=prune, boxes=boxes)
+        done = index_images(
+            embedder, images, gallery, prefix=prefix, prune=prune, max_removed=max_removed, boxes=boxes
+        )
         done.certificates = recheck(gallery)
         done.cache = _refreshed(gallery)
         return gallery, done

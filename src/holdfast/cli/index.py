@@ -30,6 +30,15 @@ def index(
     ],
     prefix: Annotated[str, typer.Option(help="Put this before every id, to tell folders apart.")] = "",
     prune: Annotated[bool, typer.Option(help="Remove items whose image file is gone.")] = False,
+    max_removed: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Stop, with nothing removed, where more than this share of the gallery's images would leave it.",
+        ),
+    ] = 0.1,
     boxes: Annotated[
         str | None,
         typer.Option(
@@ -75,6 +84,7 @@ def index(
         location=model,
         prefix=prefix,
         prune=prune,
+        max_removed=max_removed,
         boxes=size,
         smooth=how,
         metric=None if metric is None else Metric.load(metric),
