@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast import deadline
 from holdfast.bounds.box import Box
-from holdfast.bounds.graph import INPUT, Graph, Step
+from holdfast.bounds.graph import INPUT, Graph, Step, passing
 from holdfast.bounds.interval import all_boxes
 from holdfast.bounds.operations import OWN, Affine, Reshape, Sum
 from holdfast.errors import ConfigError
@@ -111,9 +111,10 @@ def _relaxed(
                     boxes[i] = _tightened(steps[:i], boxes[: i + 1], errors[:i])
             bent = True
         inputs = [boxes[i] for i in step.inputs]
-        boxes.append(step.operation.interval(inputs, rounding))
-        if rounding:
-            errors.append(step.operation.error(inputs))
+        with passing(step):
+            boxes.append(step.operation.interval(inputs, rounding))
+            if rounding:
+                errors.append(step.operation.error(inputs))
     return boxes, errors
 
 
@@ -164,7 +165,8 @@ def _carried(steps: Sequence[Step], boxes: Sequence[Box], errors: Sequence[Tenso
         step = steps[number]
         if errors:
             constant = constant - (slope.abs() * errors[number]).flatten(2).sum(2)
-        back, added = step.operation.backward(slope, [boxes[i] for i in step.inputs])
+        with passing(step):
+            back, added = step.operation.backward(slope, [boxes[i] for i in step.inputs])
         constant = constant + added
         for i, part in zip(step.inputs, back, strict=True):
             slopes[i] = slopes[i] + part if i in slopes else part
