@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.data import Skipped, decode, open_source
+from holdfast.data import Labels, Skipped, decode, open_source
 from holdfast.data.bucket import is_bucket, object_exists, read_object
 from holdfast.data.decoding import content, workers
 from holdfast.data.sets import folder
@@ -45,6 +45,8 @@ class Indexed:
     unchanged: int = 0
     removed: int = 0
     skipped: list[Skipped] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+    """The labels of the images that were indexed, each once."""
     boxes: tuple[float, ...] = ()
     """For which eps every candidate now has a box."""
     certificates: Rechecked = field(default_factory=Rechecked)
@@ -93,15 +95,17 @@ def index_images(
     gallery: AnyGallery,
     *,
     prefix: str = "",
+    labels: Labels = "deepest",
     prune: bool = False,
     max_removed: float = MAX_REMOVED,
     boxes: float | None = None,
 ) -> Indexed:
     """Bring `gallery` up to date with the folder, tar or bucket `images`; each piece is committed as it is done.
 
-    An image's id is `prefix` and its path below `images`; its label is its class folder, if it has
-    one. Images whose bytes have not changed are not embedded again, so a stopped run goes on where
-    it was. An id that stands for another image that still exists elsewhere is refused.
+    An image's id is `prefix` and its path below `images`; its label is its class folder, if it has one: the
+    deepest, or with `labels="top"` the one at the top. Images whose bytes have not changed are not embedded
+    again, so a stopped run goes on where it was. An id that stands for another image that still exists elsewhere
+    is refused.
 
     An image whose bytes were read and no longer decode leaves the gallery. With `prune`, so does every item
     whose file is gone. They leave together at the end: a disk, mount or bucket that fails before ends the run
@@ -117,13 +121,13 @@ def index_images(
     leaving: dict[str, str] = {}
     maker = _Maker(embedder, gallery.info.boxes, boxes)
     with open_source(images) as source:
-        labels = _labels(source)
-        if not labels:
+        classes = _labels(source, labels)
+        if not classes:
             raise DataError(f"there are no images in {images}; name a folder, tar or bucket of images")
         known = gallery.catalogue()
         wanted = [
             Item(prefix + folder.readable(name), label, folder.readable(source.place(name)))
-            for name, label in labels.items()
+            for name, label in classes.items()
         ]
         _check_ids(wanted, known)
         here = {item.id for item in wanted}
@@ -136,7 +140,8 @@ def index_images(
             if not known:
                 _add_boxes(maker, gallery, boxes, embedder.spec)
                 maker.sizes = gallery.info.boxes
-        names = list(labels)
+        names = list(classes)
+        done.classes = sorted({label for label in classes.values() if label is not None})
         with bar("indexing", len(names)) as advance, ThreadPoolExecutor(workers()) as pool:
             size = at_once(embedder, PIECE)
             for first in range(0, len(names), size):
@@ -190,10 +195,10 @@ def _opened(path: Path) -> Source:
     return open_source(path)
 
 
-def _labels(source: Source) -> dict[str, str | None]:
+def _labels(source: Source, which: Labels) -> dict[str, str | None]:
     """Every image's name in the source, with the class that its folder says, or None."""
     names: dict[str, str | None] = dict.fromkeys(folder.image_names(source))
-    listing = folder.read(source)
+    listing = folder.read(source, which)
     if listing.labels is not None:
         for name, label in zip(listing.names, listing.labels, strict=True):
             names[name] = listing.classes[label]
