@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from holdfast.bounds.operations import (
     Scale,
     Sum,
 )
+from holdfast.bounds.refusals import unsupported as _unsupported
 from holdfast.errors import ModelError
 from holdfast.models import Embedder
 from holdfast.models.folded import UnitNorm
@@ -42,16 +43,6 @@ class Step:
     operation: Operation
     inputs: tuple[int, ...]
     name: str
-
-
-@contextmanager
-def passing(step: Step) -> Iterator[None]:
-    """What torch refuses while bounds pass a step (shapes that do not fit, a precision it lacks), in one line."""
-    try:
-        yield
-    except RuntimeError as cause:
-        why = str(cause).strip().splitlines() or [type(cause).__name__]
-        raise ModelError(f"bounds cannot pass '{step.name}': {why[0]}") from cause
 
 
 @dataclass(frozen=True)
@@ -236,9 +227,7 @@ class _Reader:
         for names, make_function in _FUNCTIONS.items():
             if target in names:
                 return make_function(node.args[1:], rest)
-        raise _unsupported(
-            getattr(target, "__name__", str(target)), node.name, _MODULES.get(getattr(target, "__name__", ""))
-        )
+        raise _unsupported(getattr(target, "__name__", str(target)), node.name)
 
     def _constant_arithmetic(self, node: fx.Node) -> Operation:
         left, right = node.args[:2]
@@ -266,15 +255,6 @@ def _attribute(root: nn.Module, name: str) -> Tensor:
     for part in name.split("."):
         value = getattr(value, part)
     return value.detach() if isinstance(value, Tensor) else torch.tensor(value)
-
-
-def _unsupported(what: str, where: str, module: str | None = None) -> ModelError:
-    instead = (
-        "use another layer there"
-        if module is None
-        else f"they know the layer torch.nn.{module}: make it a part of the network and call that"
-    )
-    return ModelError(f"bounds do not know the operation {what} (at '{where}'); {instead}")
 
 
 def _keep(layer: Any) -> None:
@@ -392,26 +372,6 @@ def _average_function(args: Any, kwargs: Any) -> Operation:
     return Pooling(partial(_call, F.avg_pool2d, args, kwargs), None)
 
 
-_MODULES = {
-    "conv2d": "Conv2d",
-    "linear": "Linear",
-    "batch_norm": "BatchNorm2d",
-    "leaky_relu": "LeakyReLU",
-    "relu6": "ReLU6",
-    "hardtanh": "Hardtanh",
-    "elu": "ELU",
-    "selu": "SELU",
-    "celu": "CELU",
-    "softplus": "Softplus",
-    "softsign": "Softsign",
-    "hardsigmoid": "Hardsigmoid",
-    "logsigmoid": "LogSigmoid",
-    "log_sigmoid": "LogSigmoid",
-    "pad": "ZeroPad2d",
-    "dropout": "Dropout",
-    "dropout2d": "Dropout2d",
-}
-"""Functions that are not known, and the layers that are, where they do the same."""
 _FUNCTIONS: dict[frozenset[Any], Callable[[Any, Any], Operation]] = {
     frozenset({F.relu, torch.relu, "relu", "relu_"}): lambda args, kwargs: Relu(),
     frozenset({torch.flatten, "flatten"}): _flatten,

@@ -6,8 +6,9 @@ import torch
 
 from holdfast.bounds.activations import Relu
 from holdfast.bounds.box import TINY, Box
-from holdfast.bounds.graph import INPUT, Graph, passing
+from holdfast.bounds.graph import INPUT, Graph
 from holdfast.bounds.operations import Affine, Convolution, Linear, Reshape, allowance
+from holdfast.bounds.refusals import passing
 
 _FINAL = 2.0**-21
 _LARGEST = 2.0**100
@@ -40,7 +41,7 @@ def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -
         over = done == set(step.inputs) <= spare and not torch.is_grad_enabled()
         operation = step.operation
         layer = _only_layer_behind(graph, number) if over and isinstance(operation, Relu) else None
-        with passing(step):
+        with passing(step.name):
             if isinstance(operation, Relu) and layer is not None and rounding:
                 box = operation.interval_over(
                     inputs, rounding, allowance(layer.terms, inputs[0].centre.dtype)
