@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from holdfast.cli.output import Json, print_json, print_table
+from holdfast.cli.output import Json, note_threats, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.gallery import AnyGallery, Hits
@@ -145,6 +145,7 @@ def _certified(
     from holdfast.threat import Threat
 
     wanted = Threat.parse(threat)
+    note_threats(wanted)
     return [
         certified_search(
             gallery,
@@ -182,6 +183,7 @@ def _smoothed(
             f"a smoothed gallery certifies an altered query in l2 (l2:auto or l2:EPS), not '{wanted}'; for bounds, "
             "index without --smooth"
         )
+    note_threats(wanted)
     how = stored_smoothing(gallery.info.embedder)
     assert how is not None
     how = replace(how, **changed)
