@@ -12,7 +12,7 @@ from holdfast.gallery import boxes, items, kept, meta
 from holdfast.gallery.boxes import Boxes
 from holdfast.gallery.checksums import root_of
 from holdfast.gallery.columns import Column, Mark, gather, largest_norm
-from holdfast.gallery.database import DamageError
+from holdfast.gallery.database import FAULTS, DamageError
 from holdfast.gallery.meta import Meta
 from holdfast.gallery.writing import PIECE, VECTOR
 
@@ -32,7 +32,7 @@ def problems(connection: sqlite3.Connection) -> list[str]:
             connection.execute("BEGIN")
         for line in _file_problems(connection):
             found.append(line)
-    except (sqlite3.Error, DamageError) as cause:
+    except FAULTS as cause:
         found.append(f"cannot be read further: {cause}")
     finally:
         if begun:

@@ -67,6 +67,9 @@ class DamageError(Exception):
     """Stored content contradicts itself; `reading` and `writing` add which file it is."""
 
 
+FAULTS = (sqlite3.Error, DamageError, UnicodeDecodeError)
+"""What reading a damaged file raises: a damaged schema has names that are not text."""
+
 FileKind = Literal["missing", "empty", "foreign", "gallery"]
 
 _CHECKPOINT_PAGES = 128
@@ -218,7 +221,7 @@ def reading(path: Path) -> Iterator[None]:
     """Turn what SQLite says while reading `path` into one line."""
     try:
         yield
-    except (sqlite3.Error, DamageError) as cause:
+    except FAULTS as cause:
         raise _one_line(path, cause, writing=False) from cause
 
 
@@ -227,7 +230,7 @@ def writing(path: Path) -> Iterator[None]:
     """Turn what SQLite and the system say while writing `path` into one line."""
     try:
         yield
-    except (sqlite3.Error, DamageError) as cause:
+    except FAULTS as cause:
         raise _one_line(path, cause, writing=True) from cause
     except OSError as cause:
         raise StorageError(f"could not write {path}: {cause.strerror or cause}") from cause
@@ -236,7 +239,7 @@ def writing(path: Path) -> Iterator[None]:
 _DAMAGE = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_ERROR,  # a table or column that should be there is not; text that is not UTF-8
+    sqlite3.SQLITE_ERROR,  # a table or column that should be there is not
     sqlite3.SQLITE_TOOBIG,
     sqlite3.SQLITE_MISMATCH,
 )
@@ -249,7 +252,8 @@ def _one_line(path: Path, cause: Exception, *, writing: bool) -> GalleryError | 
         return GalleryError(f"{path} is being written by another process; try again when it is done")
     if code == sqlite3.SQLITE_FULL:
         return StorageError(f"could not write {path} (the disk is full: free some space); {intact}")
-    if isinstance(cause, DamageError) or code in _DAMAGE:
+    undecoded = isinstance(cause, sqlite3.OperationalError) and not code  # text that is not UTF-8
+    if isinstance(cause, DamageError | UnicodeDecodeError) or undecoded or code in _DAMAGE:
         return GalleryError(f"{path} is damaged ({cause}); restore it from a copy or index the images again")
     if code == sqlite3.SQLITE_READONLY:
         return StorageError(f"could not write {path} (it is read-only: check its permissions); {intact}")

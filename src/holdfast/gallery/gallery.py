@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from holdfast.gallery.creating import create_store
 from holdfast.gallery.exact import SLACK, Doubles, Floats, Scan, Slots, nearest
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.ranking import Ranked, hits, rank
+from holdfast.gallery.rewriting import Rewriting
 from holdfast.gallery.store import Store, open_store, opened
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hits, Item
 
@@ -279,9 +279,11 @@ class Gallery:
                 writing.extend(self._store.connection, new, rows)
 
     def certificates(self) -> list[Kept]:
-        """The kept certificates, by query."""
+        """The kept certificates, by query; those of a gallery of before prove nothing (see `upgrading`)."""
         with self.snapshot():
-            return kept.read(self._store.connection, self._store.state)
+            state = self._store.state
+            found = kept.read(self._store.connection, state)
+            return found if state.embedder.current else [one.unproved(state.count) for one in found]
 
     def keep(self, certificates: Sequence[Kept], *, instead_of: Sequence[Kept] | None = None) -> None:
         """Keep these certificates; one for the same query, threat and k is replaced.
@@ -294,6 +296,12 @@ class Gallery:
                 there = kept.unchanged(self._store.connection, instead_of)
                 certificates = [one for one in certificates if one.named in there]
             writing.keep(self._store.connection, certificates)
+
+    @contextmanager
+    def rewriting(self) -> Iterator[Rewriting]:
+        """Rewrite vectors, boxes, embedder and kept certificates, all or nothing; other writers wait meanwhile."""
+        with self._store.write():
+            yield Rewriting(self._store)
 
     def forget(self, queries: Sequence[str]) -> int:
         """Drop the certificates of these queries, and say how many there were."""
@@ -407,6 +415,6 @@ def verify_file(path: str | Path) -> list[str]:
             connection.close()
             return found
     except GalleryError as cause:
-        if isinstance(cause.__cause__, (sqlite3.Error, database.DamageError)):
+        if isinstance(cause.__cause__, database.FAULTS):
             return [str(cause)]
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,11 @@ class Kept:
     def named(self) -> tuple[str, str, int]:
         """What no other certificate of the gallery has: query, threat and k."""
         return self.query, self.threat, self.k
+
+    def unproved(self, count: int) -> Kept:
+        """The same without what it proves: every hit may be anywhere among `count` candidates."""
+        hits = tuple(KeptHit(hit.id, 1, count, "UNKNOWN") for hit in self.hits)
+        return replace(self, hits=hits)
 
     @property
     def certified(self) -> int:

@@ -339,7 +339,7 @@ class Store:
         """What was read in the block is of one state, or an error that says so."""
         try:
             yield
-        except (sqlite3.Error, DamageError, GalleryError) as cause:
+        except (*database.FAULTS, GalleryError) as cause:
             if self._stale():
                 raise self._other() from cause
             raise
