@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import socket
 import threading
@@ -15,12 +16,17 @@ import numpy as np
 import uvicorn
 from PIL import Image
 
+from holdfast.data.decode_pool import DecodePool
 from holdfast.service.app import create_app
 from holdfast.service.desk import Desk
 from holdfast.service.engine import Engine
 from holdfast.service.limits import Limits
 from holdfast.service.pictures import QueryStore
 from holdfast.service.server import configured
+
+DECODER = DecodePool()
+"""Of all services here: its processes start once."""
+atexit.register(DECODER.close)
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def serving(shop, folder, *, galleries=None, keys=None, writable=False, limits=N
     """A client of a service of the shop's gallery, and its desk."""
     limits = limits or Limits()
     engine = Engine.open(galleries or [str(shop.gallery)], [shop.model], writable=writable)
-    desk = Desk(engine, limits, QueryStore(Path(folder) / "queries", limits.cache))
+    desk = Desk(engine, limits, QueryStore(Path(folder) / "queries", limits.cache), DECODER)
     options = {} if hosts is None else {"hosts": hosts}
     with running(create_app(desk, keys, **options)) as client:
         yield client, desk

@@ -11,7 +11,7 @@ from PIL import Image
 from serving import ask, png, problem, serving
 
 from holdfast import models
-from holdfast.data import decode
+from holdfast.data import decode, decode_picture
 from holdfast.gallery import Gallery
 from holdfast.gallery.certified import certified_search
 from holdfast.gallery.made_by import open_with_embedder
@@ -220,7 +220,8 @@ def test_a_smoothed_gallery(shop, tmp_path_factory, rule):
             from holdfast.gallery.smoothed import smoothed
 
             embedder = smoothed(base, how)
-            expected = smoothed_search(opened, embedder, decode(content, base.spec), 3, seed=11)
+            picture = decode_picture(content, base.spec)
+            expected = smoothed_search(opened, embedder, picture.pixels, 3, seed=11, stretch=picture.stretch)
         assert [(h["id"], h["verdict"]) for h in answer["hits"]] == [
             (e.hit.id, str(e.verdict)) for e in expected.hits
         ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from holdfast.certify import Method
-from holdfast.data import decode
+from holdfast.data.decode_pool import DecodePool
 from holdfast.deadline import Deadline
 from holdfast.errors import ImageError, OutOfTimeError
 from holdfast.gallery import Hits, Item
@@ -40,6 +40,7 @@ class Query:
     """A picture that is asked about, as the gallery's embedder takes it."""
 
     pixels: Pixels
+    stretch: float | None
     name: str
     digest: str | None = None
     item: Item | None = None
@@ -51,10 +52,14 @@ class Query:
 
 
 class Desk:
-    """The galleries and the threads that answer for them."""
+    """The galleries and the threads that answer for them. A `decoder` that is given is the giver's to close."""
 
-    def __init__(self, engine: Engine, limits: Limits, store: QueryStore) -> None:
+    def __init__(
+        self, engine: Engine, limits: Limits, store: QueryStore, decoder: DecodePool | None = None
+    ) -> None:
         self.engine, self.limits, self.store = engine, limits, store
+        self.decoder = decoder or DecodePool()
+        self._own_decoder = decoder is None
         self.metrics = Metrics(self._states)
         self._pools: list[ThreadPoolExecutor] = []
         self.uploads = self._workers("uploads", 2, 2 * limits.waiting)
@@ -89,6 +94,8 @@ class Desk:
             kind.stop()
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
+        if self._own_decoder:
+            self.decoder.close()
         self.engine.close()
 
     async def uploaded(self, served: Served, content: bytes, name: str, deadline: Deadline) -> Query:
@@ -96,10 +103,11 @@ class Desk:
 
         def read() -> Query:
             try:
-                pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
+                picture = self.decoder.picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
             except ImageError as error:
                 raise ImageError(_UNREADABLE.get(str(error), str(error))) from error
-            return Query(pixels, name, self.store.keep(content), content=content)
+            digest = self.store.keep(content)
+            return Query(picture.pixels, picture.stretch, name, digest, content=content)
 
         return await self.uploads.run(deadline, read)
 
@@ -108,8 +116,8 @@ class Desk:
 
         def read() -> Query:
             content = self._kept(digest)
-            pixels = decode(content, served.embedder.spec, max_pixels=self.limits.pixels)
-            return Query(pixels, digest, digest, content=content)
+            picture = self.decoder.picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
+            return Query(picture.pixels, picture.stretch, digest, digest, content=content)
 
         return await self.uploads.run(deadline, read)
 
@@ -118,14 +126,18 @@ class Desk:
 
         def read() -> Query:
             item = served.item(id)
-            return Query(decode(_picture(served, item), served.embedder.spec), id, item=item)
+            content = _picture(served, item)
+            picture = self.decoder.picture(content, served.embedder.spec)
+            return Query(picture.pixels, picture.stretch, id, item=item, content=content)
 
         return await self.uploads.run(deadline, read)
 
     async def plain(self, served: Served, query: Query, k: int, deadline: Deadline) -> Outcome:
         """The nearest candidates; searches that wait are answered together."""
         if isinstance(served.embedder, Smoothed):
-            return await self.proofs.run(deadline, lambda: served.smoothed(query.pixels, k))
+            return await self.proofs.run(
+                deadline, lambda: served.smoothed(query.pixels, k, stretch=query.stretch)
+            )
         return (await self.plain_batch(served, [query], k, deadline))[0]
 
     async def plain_batch(
@@ -156,7 +168,10 @@ class Desk:
     ) -> Outcome:
         """The nearest candidates with what is proved of each."""
         workers = self.proofs if served.dear(threat, method) else self.certified
-        outcome = await workers.run(deadline, lambda: served.certified(query.pixels, k, threat, method, seed))
+        outcome = await workers.run(
+            deadline,
+            lambda: served.certified(query.pixels, k, threat, method, seed, stretch=query.stretch),
+        )
         if not isinstance(outcome.found, Hits):
             for entry in outcome.found.hits:
                 self.metrics.verdicts.labels(str(entry.verdict)).inc()
@@ -197,7 +212,7 @@ class Desk:
             if (found := self._small.get((digest, size))) is not None:
                 self._small.move_to_end((digest, size))
                 return found
-        made = shown(content, size)
+        made = shown(self.decoder.small(content, size))
         with self._small_lock:
             self._small[digest, size] = made
             while len(self._small) > SHOWN:

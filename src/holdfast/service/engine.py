@@ -212,9 +212,18 @@ class Served:
         return self.use(search)
 
     def smoothed(
-        self, pixels: Pixels, k: int, threat: Threat | None = None, seed: int | None = None
+        self,
+        pixels: Pixels,
+        k: int,
+        threat: Threat | None = None,
+        seed: int | None = None,
+        *,
+        stretch: float | None = None,
     ) -> Outcome:
-        """The candidates that noisy copies list; `threat` None or with eps None: radii for all."""
+        """The candidates that noisy copies list; `threat` None or with eps None: radii for all.
+
+        `stretch` (`data.Picture`) makes radii those of the file.
+        """
         start, embedder = time.perf_counter(), self.embedder
         assert isinstance(embedder, Smoothed)
         eps = None if threat is None else threat.eps
@@ -225,20 +234,29 @@ class Served:
                 if not info.count:
                     return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
                 most = min(k, info.count)
-                found = smoothed_search(gallery, embedder, pixels, max(1, most), eps=eps, seed=seed)
+                found = smoothed_search(
+                    gallery, embedder, pixels, max(1, most), eps=eps, seed=seed, stretch=stretch
+                )
                 seconds = time.perf_counter() - start
                 return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
 
         return self.use(search)
 
     def certified(
-        self, pixels: Pixels, k: int, threat: Threat, method: Method = "interval", seed: int | None = None
+        self,
+        pixels: Pixels,
+        k: int,
+        threat: Threat,
+        method: Method = "interval",
+        seed: int | None = None,
+        *,
+        stretch: float | None = None,
     ) -> Outcome:
         """The nearest candidates, and where each can stand under every attack within `threat`."""
         start = time.perf_counter()
         if isinstance(self.embedder, Smoothed):
             self.check_threat(self.known, threat, method)
-            return self.smoothed(pixels, k, threat, seed)
+            return self.smoothed(pixels, k, threat, seed, stretch=stretch)
 
         def search(gallery: AnyGallery) -> Outcome:
             with gallery.snapshot():

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from holdfast.errors import (
     ConfigError,
     DataError,
+    DecoderError,
     GalleryError,
     HoldfastError,
     ImageError,
@@ -122,7 +123,7 @@ def status_of(error: HoldfastError) -> int:
         return 504
     if isinstance(error, (ConfigError, DataError)):
         return 422
-    if isinstance(error, GalleryError):
+    if isinstance(error, (GalleryError, DecoderError)):
         return 503
     if isinstance(error, StorageError):
         return 507

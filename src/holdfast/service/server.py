@@ -56,6 +56,7 @@ def serve(
             QueryStore(queries or Path(temporary), limits.cache),
         )
         set_up()
+        desk.decoder.warm()
         desk.engine.warm()
         log("listening", address=f"http://{_shown(host)}:{listener.getsockname()[1]}", keys=ring is not None)
         # The server raises the signals that ended it once more when it has ended: to be asked to stop is no failure.
