@@ -19,11 +19,13 @@ from holdfast.models import Smoothed
 from holdfast.service import metrics as measured
 from holdfast.service.attacking import Attacked, Wanted, attack
 from holdfast.service.batching import Batcher
+from holdfast.service.callers import caller
 from holdfast.service.engine import Engine, Outcome, Pixels, Served
-from holdfast.service.limits import GRACE, Gate, Limits, Workers
+from holdfast.service.limits import Limits
 from holdfast.service.metrics import Metrics
 from holdfast.service.pictures import QueryStore, digest_of, shown
 from holdfast.service.problems import NotThereError, UnavailableError
+from holdfast.service.queues import GRACE, Gate, Workers
 from holdfast.threat import Threat
 
 _UNREADABLE = {
@@ -74,7 +76,7 @@ class Desk:
         self._batchers = {
             served.name: Batcher(served.plain, pool, seen=self.metrics.batches.observe) for served in engine
         }
-        for kind in (
+        self._kinds = (
             self.uploads,
             self.pictures,
             self.asked,
@@ -82,16 +84,21 @@ class Desk:
             self.proofs,
             self.attacks,
             self.writes,
-        ):
+        )
+        for kind in self._kinds:
             self._watch(kind.gate)
         self._watch(self.plain_gate)
         self._small: OrderedDict[tuple[str, int], tuple[bytes, str]] = OrderedDict()
         self._small_lock = Lock()
 
+    def stop(self) -> None:
+        """Stop what is under way at its next step, and refuse what waits: the service is ending."""
+        for kind in self._kinds:
+            kind.stop()
+
     def close(self) -> None:
         """Stop what is under way, wait until it has stopped, and let go of the galleries."""
-        for kind in (self.certified, self.proofs, self.attacks, self.uploads, self.pictures):
-            kind.stop()
+        self.stop()
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
         if self._own_decoder:
@@ -146,15 +153,16 @@ class Desk:
         """The same for several pictures, which count as one that waits."""
         if isinstance(served.embedder, Smoothed):
             return [await self.plain(served, query, k, deadline) for query in queries]
-        self.plain_gate.enter()
+        who = caller()
+        self.plain_gate.enter(who)
         batcher = self._batchers[served.name]
         try:
-            asked = asyncio.gather(*(batcher.submit((query.pixels, k)) for query in queries))
+            asked = asyncio.gather(*(batcher.submit((query.pixels, k), who) for query in queries))
             return await asyncio.wait_for(asked, deadline.left + GRACE)
         except TimeoutError:
             raise OutOfTimeError(f"the search took longer than {deadline.seconds:g} seconds") from None
         finally:
-            self.plain_gate.leave()
+            self.plain_gate.leave(who)
 
     async def certify(
         self,
@@ -226,7 +234,7 @@ class Desk:
         return content
 
     def _workers(self, name: str, threads: int, most: int) -> Workers:
-        return Workers(name, self._pool(name, threads), most)
+        return Workers(name, self._pool(name, threads), threads, most)
 
     def _pool(self, name: str, threads: int) -> ThreadPoolExecutor:
         self._pools.append(ThreadPoolExecutor(threads, thread_name_prefix=name))
