@@ -137,7 +137,7 @@ def list_(file: KeyFile, json: Json = False) -> None:
                 k.name,
                 ", ".join(k.roles),
                 "any" if k.rate is None else f"{k.rate:g}",
-                k.quota or "any",
+                str(k.quota or "any"),
                 k.created,
             ]
             for k in keys

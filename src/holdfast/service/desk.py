@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,8 @@ _UNREADABLE = {
     "damaged or truncated header": "the picture's beginning is damaged or cut short: send the whole file",
 }
 """What a sender is told of what the decoder says in a word."""
+PROBED = 1.0
+"""Seconds for which it is taken as known that the galleries can be searched."""
 SHOWN = 512
 """Small pictures that are kept in memory."""
 
@@ -90,6 +94,7 @@ class Desk:
         self._watch(self.plain_gate)
         self._small: OrderedDict[tuple[str, int], tuple[bytes, str]] = OrderedDict()
         self._small_lock = Lock()
+        self._probed = -math.inf
 
     def stop(self) -> None:
         """Stop what is under way at its next step, and refuse what waits: the service is ending."""
@@ -214,6 +219,22 @@ class Desk:
     async def show_query(self, digest: str, size: int, deadline: Deadline) -> tuple[bytes, str]:
         """A picture that was searched for, small."""
         return await self.pictures.run(deadline, lambda: self._shown(self._kept(digest), digest, size))
+
+    def problems(self) -> list[str]:
+        """Why galleries cannot be searched; each is opened, and searched unless that went well a moment ago."""
+        search, found = time.monotonic() - self._probed > PROBED, []
+        for served in self.engine:
+            try:
+                served.info()
+                if search:
+                    served.probe()
+            except UnavailableError as error:
+                found.append(str(error))
+        if found:
+            self._probed = -math.inf
+        elif search:
+            self._probed = time.monotonic()
+        return found
 
     def _shown(self, content: bytes, digest: str, size: int) -> tuple[bytes, str]:
         with self._small_lock:
