@@ -23,6 +23,10 @@ class ImageError(DataError):
     """One image could not be read."""
 
 
+class DecoderError(HoldfastError):
+    """A process that decodes images does not work; it says nothing about the image."""
+
+
 class ModelError(HoldfastError):
     """An embedder is unknown, or does not fit the images it was given."""
 

@@ -8,6 +8,7 @@ the arithmetic. A process that embeds images for a living keeps them.
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # malloc.h
 
@@ -19,3 +20,9 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(switch(_MMAP_MAX, 0)) and bool(switch(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def give_back() -> None:
+    """Return to the system what the C library has kept, where it has such a switch (glibc)."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import io
-import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -12,15 +12,21 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import uvicorn
 from PIL import Image
 
+from holdfast.data.decode_pool import DecodePool
+from holdfast.service.address import listen
 from holdfast.service.app import create_app
+from holdfast.service.connections import Listener
 from holdfast.service.desk import Desk
 from holdfast.service.engine import Engine
 from holdfast.service.limits import Limits
 from holdfast.service.pictures import QueryStore
-from holdfast.service.server import configured
+from holdfast.service.server import Server
+
+DECODER = DecodePool()
+"""Of all services here: its processes start once."""
+atexit.register(DECODER.close)
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,10 @@ def bomb(side: int) -> bytes:
 
 
 @contextmanager
-def running(app):
+def running(app, desk):
     """A client of `app`, which is served on a free port until the block ends."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(configured(app))
+    listener = listen("127.0.0.1", 0, Listener)
+    server = Server(app, desk)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
@@ -76,9 +81,9 @@ def serving(shop, folder, *, galleries=None, keys=None, writable=False, limits=N
     """A client of a service of the shop's gallery, and its desk."""
     limits = limits or Limits()
     engine = Engine.open(galleries or [str(shop.gallery)], [shop.model], writable=writable)
-    desk = Desk(engine, limits, QueryStore(Path(folder) / "queries", limits.cache))
+    desk = Desk(engine, limits, QueryStore(Path(folder) / "queries", limits.cache), DECODER)
     options = {} if hosts is None else {"hosts": hosts}
-    with running(create_app(desk, keys, **options)) as client:
+    with running(create_app(desk, keys, **options), desk) as client:
         yield client, desk
 
 

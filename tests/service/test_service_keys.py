@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from serving import ask, png, problem, serving
 
 from holdfast.errors import ConfigError
+from holdfast.service import callers
 from holdfast.service import keys as module
 from holdfast.service.keys import KeyRing, add_key, read_keys, remove_key
 
@@ -120,3 +122,54 @@ def test_keys_that_are_added_at_once_are_all_there(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: add_key(path, f"n{number}", ["read"]), range(16)))
     assert {key.name for key in read_keys(path)} == {f"n{number}" for number in range(16)}
+
+
+def test_a_key_has_its_rate_and_its_quota(shop, file, tmp_path, monkeypatch):
+    slow, few, any_ = (
+        {"x-api-key": add_key(file, name, ["read"], **options)}
+        for name, options in [("slow", {"rate": 0.5}), ("few", {"quota": 2}), ("any", {})]
+    )
+    with serving(shop, tmp_path / "c", keys=KeyRing(file)) as (client, _):
+
+        def status(key):
+            return client.get("/api/v1/status", headers=key)
+
+        assert [status(slow).status_code for _ in range(3)] == [200, 200, 429]
+        refused = status(slow)
+        problem(refused, 429, "0.5 requests a second")
+        assert 1 <= int(refused.headers["retry-after"]) <= 2
+        assert [status(few).status_code for _ in range(2)] == [200, 200]
+        refused = status(few)
+        problem(refused, 429, "2 requests a day, and has")
+        assert 1 <= int(refused.headers["retry-after"]) <= 86_400
+        now = time.time()
+        monkeypatch.setattr(callers.time, "time", lambda: now + 86_400)
+        assert status(few).status_code == 200, "another day"
+        assert {status(any_).status_code for _ in range(10)} == {200}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"rate": 0}, "requests a second above 0, not 0"),
+        ({"rate": -1.5}, "above 0, not -1.5"),
+        ({"rate": float("nan")}, "above 0, not nan"),
+        ({"rate": float("inf")}, "above 0, not inf"),
+        ({"rate": "5"}, "above 0, not '5'"),
+        ({"rate": True}, "above 0, not True"),
+        ({"quota": 0}, "1 at least, not 0"),
+        ({"quota": 1.5}, "1 at least, not 1.5"),
+        ({"quota": "many"}, "1 at least, not 'many'"),
+    ],
+)
+def test_rates_and_quotas_that_cannot_be(file, options, says):
+    with pytest.raises(ConfigError, match=says):
+        add_key(file, "x", ["read"], **options)
+    assert not file.exists()
+    add_key(file, "x", ["read"])
+    assert set(json.loads(file.read_text())["keys"][0]) == {"name", "roles", "salt", "hash", "created"}
+    found = json.loads(file.read_text())
+    found["keys"][0].update(options)
+    file.write_text(json.dumps(found))
+    with pytest.raises(ConfigError, match=says):
+        read_keys(file)

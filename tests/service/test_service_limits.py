@@ -21,9 +21,10 @@ from holdfast.gallery import Gallery
 from holdfast.service import engine, logs
 from holdfast.service.batching import Batcher
 from holdfast.service.engine import Served
-from holdfast.service.limits import Gate, Limits, Workers
+from holdfast.service.limits import Limits
 from holdfast.service.pictures import QueryStore, digest_of
 from holdfast.service.problems import BusyError
+from holdfast.service.queues import Gate, Workers
 
 
 def test_a_deadline_is_of_its_thread_alone():
@@ -66,7 +67,7 @@ def test_long_loops_look_at_the_deadline(shop):
 def test_work_that_does_not_notice_is_answered_for_and_keeps_its_place():
     async def run():
         with ThreadPoolExecutor(1) as pool:
-            workers = Workers("tests", pool, 1)
+            workers = Workers("tests", pool, 1, 1)
             release = threading.Event()
             with pytest.raises(OutOfTimeError):
                 await workers.run(Deadline(0.05), lambda: release.wait(20))
@@ -84,7 +85,7 @@ def test_work_that_does_not_notice_is_answered_for_and_keeps_its_place():
 def test_who_goes_away_stops_the_work():
     async def run():
         with ThreadPoolExecutor(1) as pool:
-            workers, ended = Workers("tests", pool, 1), threading.Event()
+            workers, ended = Workers("tests", pool, 1, 1), threading.Event()
 
             def work():
                 try:

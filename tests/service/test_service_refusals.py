@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import sqlite3
+import time
 from contextlib import suppress
 
 import httpx
@@ -309,6 +311,28 @@ def test_what_is_not_put_over_a_gallery(own_shop, tmp_path):
     assert (tmp_path / "text").read_text() == "no gallery"
 
 
+def test_a_gallery_that_cannot_be_searched_is_not_ready(own_shop, tmp_path):
+    """The file's beginning, and what the gallery says of itself, can still be read where its items are gone."""
+    embedder = models.find(own_shop.model)
+    vectors = np.random.default_rng(1).normal(size=(30_000, 24)).astype(np.float32)
+    with Gallery.create(tmp_path / "large.gallery", dim=24, embedder=embedder_info(embedder)) as gallery:
+        gallery.add([f"item-{i:05d}" for i in range(30_000)], vectors)
+    with serving(own_shop, tmp_path / "c", galleries=[str(tmp_path / "large.gallery")], writable=True) as (
+        client,
+        desk,
+    ):
+        assert ask(client, png(), path="items", id="new").status_code == 201
+        assert client.get("/readyz").status_code == 200
+        size = (tmp_path / "large.gallery").stat().st_size
+        os.truncate(tmp_path / "large.gallery", size // 40960 * 4096)
+        time.sleep(1.1)
+        assert desk.engine.get(None).info().count == 30_001
+        problem(ask(client, png(), k=3), 503, "damaged")
+        ready = client.get("/readyz")
+        assert ready.status_code == 503
+        assert "damaged" in ready.json()["problems"][0]
+
+
 def _new_gallery(shop, folder, model="net"):
     """Another gallery, of 40 candidates."""
     embedder = models.find(shop.model.removesuffix("net") + model)
@@ -349,8 +373,6 @@ def decode_png(embedder):
 
 def _wait(client, status=200):
     """Until the gallery is tried again."""
-    import time
-
     for _ in range(100):
         if client.get("/readyz").status_code == status:
             return

@@ -45,7 +45,17 @@ def serve(
     max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of a picture, at most.")] = 40_000_000,
     max_batch: Annotated[int, typer.Option(min=1, help="Pictures of a batch search, at most.")] = 64,
     max_steps: Annotated[int, typer.Option(min=1, help="Steps of an attack, at most.")] = 200,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Plain searches that wait, at most.")] = 128,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Plain searches of one caller that wait, at most.")
+    ] = 128,
+    max_bodies: Annotated[
+        int,
+        typer.Option(min=2, help="Requests of the largest size that are held at once; one caller has half."),
+    ] = 8,
+    max_connections: Annotated[int, typer.Option(min=1, help="Open connections, at most.")] = 512,
+    max_connections_of_one: Annotated[
+        int, typer.Option(min=1, help="Open connections of one address, at most.")
+    ] = 256,
     seconds: Annotated[float, typer.Option(min=0.1, help="A request that takes longer is stopped.")] = 30.0,
 ) -> None:
     """Serve galleries over HTTP: search, certified search, live attacks, adding and removing. Logs go to stderr."""
@@ -72,6 +82,9 @@ def serve(
         batch=max_batch,
         attack_steps=max_steps,
         waiting=max_waiting,
+        bodies=max_bodies,
+        connections=max_connections,
+        connections_of_one=max_connections_of_one,
         seconds=seconds,
     )
     run(
@@ -92,15 +105,17 @@ def add(
     file: KeyFile,
     name: Annotated[str, typer.Option(help="Whose key it is; the logs say so.")],
     role: Annotated[str, typer.Option(help="What it allows, of read, write and attack.")] = "read",
+    rate: Annotated[float | None, typer.Option(help="Requests a second that it may make.")] = None,
+    quota: Annotated[int | None, typer.Option(help="Requests a day (UTC) that it may make.")] = None,
     json: Json = False,
 ) -> None:
     """Make a key and print it, once: the file keeps only a hash of it."""
     from holdfast.service.keys import add_key
 
     roles = [part.strip() for part in role.split(",") if part.strip()]
-    word = add_key(file, name, roles)
+    word = add_key(file, name, roles, rate=rate, quota=quota)
     if json:
-        print_json({"name": name, "roles": roles, "key": word})
+        print_json({"name": name, "roles": roles, "rate": rate, "quota": quota, "key": word})
         return
     print(word)
 
@@ -112,9 +127,22 @@ def list_(file: KeyFile, json: Json = False) -> None:
 
     keys = read_keys(file)
     if json:
-        print_json([{"name": k.name, "roles": k.roles, "created": k.created} for k in keys])
+        shown = ("name", "roles", "rate", "quota", "created")
+        print_json([{name: getattr(k, name) for name in shown} for k in keys])
         return
-    print_table(["name", "roles", "created"], [[k.name, ", ".join(k.roles), k.created] for k in keys])
+    print_table(
+        ["name", "roles", "requests a second", "a day", "created"],
+        [
+            [
+                k.name,
+                ", ".join(k.roles),
+                "any" if k.rate is None else f"{k.rate:g}",
+                str(k.quota or "any"),
+                k.created,
+            ]
+            for k in keys
+        ],
+    )
 
 
 @key_app.command("remove")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,20 +54,21 @@ def fit_image(image: Image.Image, spec: ImageSpec) -> Pixels:
         )
     planes = _planes(image, spec.channels)
     if image.size != size:
-        planes = [plane.resize(size, Image.Resampling.BILINEAR, box=box) for plane in planes]
+        planes = (plane.resize(size, Image.Resampling.BILINEAR, box=box) for plane in planes)
     found = np.stack([np.asarray(plane, dtype=np.float32) for plane in planes])
     found = np.clip(found / np.float32(255), 0, 1)
     return found if len(found) == spec.channels else np.repeat(found, spec.channels, axis=0)
 
 
-def _planes(image: Image.Image, channels: int) -> list[Image.Image]:
-    """The picture's channels as floats in [0, 255]; one, its luma, if one is wanted. Nothing is rounded."""
+def _planes(image: Image.Image, channels: int) -> Iterator[Image.Image]:
+    """The picture's channels as floats in [0, 255], one at a time; its luma if one is wanted. Nothing is rounded."""
     if image.mode == "L" or channels == 3:
-        return [plane.convert("F") for plane in image.split()]
-    colour = np.asarray(image, dtype=np.uint32)
-    luma = sum(weight * colour[..., index] for index, weight in enumerate(_LUMA))
-    # Below 2^24, and a power of two divides it: exact.
-    return [Image.fromarray((luma / np.float32(65536)).astype(np.float32))]
+        return (plane.convert("F") for plane in image.split())
+    colour, luma = np.asarray(image), np.zeros((image.height, image.width), dtype=np.float32)
+    for index, weight in enumerate(_LUMA):
+        # Whole numbers below 2^24: exact.
+        luma += np.float32(weight) * colour[..., index]
+    return iter([Image.fromarray(luma * np.float32(2**-16))])
 
 
 def weights(width: int, height: int, spec: ImageSpec) -> tuple[Weights, Weights]:

@@ -7,7 +7,7 @@ import io
 import struct
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,9 @@ _TURNS = {
 }
 
 
+_TILE_WIDTH, _TILE_HEIGHT = 322, 323  # tags of TIFF
+
+
 @dataclass(frozen=True, eq=False)
 class Picture:
     """A picture as a network takes it, and how far a change of the file's pixels can grow on the way there.
@@ -65,11 +68,18 @@ def decode(content: bytes, spec: ImageSpec | None, *, max_pixels: int | None = N
     return decode_picture(content, spec, max_pixels=max_pixels).pixels
 
 
-def decode_picture(content: bytes, spec: ImageSpec | None, *, max_pixels: int | None = None) -> Picture:
+def decode_picture(
+    content: bytes,
+    spec: ImageSpec | None,
+    *,
+    max_pixels: int | None = None,
+    sized: Callable[[int], None] = lambda pixels: None,
+) -> Picture:
     """The image in `content` as C×H×W, upright, brought to `spec` (`None`: its own size and channels, 8 bits).
 
     Raises ImageError with a short reason for whatever cannot be read whole. At most `max_pixels` (64
-    million if it is left out) are decoded; the size is checked before any pixel is. Safe to call from several threads.
+    million if it is left out) are decoded; the size is checked before any pixel is, and `sized` is told how many
+    there are. Safe to call from several threads.
     """
     if not content:
         raise ImageError("empty file")
@@ -77,12 +87,25 @@ def decode_picture(content: bytes, spec: ImageSpec | None, *, max_pixels: int | 
         raise ImageError(f"too large: {len(content)} bytes")
     with _strict_and_quiet():
         try:
-            return _decode(content, spec, MAX_PIXELS if max_pixels is None else max_pixels)
+            return _decode(content, spec, MAX_PIXELS if max_pixels is None else max_pixels, sized)
         except ImageError:
             raise
         except Exception as cause:
             # Decoders raise nearly anything on damaged input.
             raise ImageError(_reason(cause)) from cause
+
+
+def decode_small(
+    content: bytes,
+    side: int,
+    *,
+    max_pixels: int | None = None,
+    sized: Callable[[int], None] = lambda pixels: None,
+) -> NDArray[np.uint8]:
+    """The image in `content` in 8 bits, made smaller where a side is above `side`."""
+    image = to_image(decode_picture(content, None, max_pixels=max_pixels, sized=sized).pixels)
+    image.thumbnail((side, side))
+    return to_array(image)
 
 
 def read_image(path: str | Path, spec: ImageSpec | None = None) -> Pixels:
@@ -123,14 +146,19 @@ def _fitted(image: Image.Image, spec: ImageSpec) -> Picture:
     return Picture(fit_image(image, spec), stretch(*image.size, len(image.getbands()), spec))
 
 
-def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int) -> Picture:
+def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int, sized: Callable[[int], None]) -> Picture:
     # Two bytes that no coded pixels hold; thumbnails beside them may have a few.
     if content[:2] == b"\xff\xd8" and content.count(b"\xff\xda") > MAX_SCANS:
         raise ImageError("damaged: too many scans")
+    if (canvas := _canvas(content)) is not None:
+        _check_size(*canvas, max_pixels)
+        sized(canvas[0] * canvas[1])
     with _open(content) as image:
         width, height = image.size
-        if width * height > max_pixels:
-            raise ImageError(f"too large: {width}x{height} pixels")
+        _check_size(width, height, max_pixels)
+        tile = _tile(image)
+        _check_size(*tile, max_pixels, "a tile of ")
+        sized(max(width * height, tile[0] * tile[1]))
         if width * height == 0:
             raise ImageError(f"no pixels: {width}x{height}")
         bicubic = spec if spec is not None and spec.resample == "bicubic" else None
@@ -138,13 +166,40 @@ def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int) -> Picture:
             # The decoder's own way to shrink is no filter that anything is proved of.
             image.draft(None, draft_size(width, height, bicubic))
         image.load()
-        if image.width * image.height > max_pixels:
-            raise ImageError(f"too large: {image.width}x{image.height} pixels")
+        _check_size(*image.size, max_pixels)
         turn = _TURNS.get(_orientation(image))
         flat = flatten(image, None if bicubic is None else bicubic.channels)
     if turn is not None:
         flat = flat.transpose(turn)
     return Picture(to_array(flat)) if spec is None else _fitted(flat, spec)
+
+
+def _check_size(width: int, height: int, max_pixels: int, what: str = "") -> None:
+    if width * height > max_pixels:
+        raise ImageError(f"too large: {what}{width}x{height} pixels")
+
+
+def _canvas(content: bytes) -> tuple[int, int] | None:
+    """The size of a WebP picture, for which memory is taken as soon as it is opened; None where it is no WebP."""
+    head = content[:30]
+    if head[:4] != b"RIFF" or head[8:12] != b"WEBP" or len(head) < 25:
+        return None
+    kind, rest = head[12:16], head[20:].ljust(10, b"\0")
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(rest[4:7], "little"), 1 + int.from_bytes(rest[7:10], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(rest[1:5], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return int.from_bytes(rest[6:8], "little") & 0x3FFF, int.from_bytes(rest[8:10], "little") & 0x3FFF
+
+
+def _tile(image: ImageFile.ImageFile) -> tuple[int, int]:
+    """The size of a TIFF's tiles: each is decoded whole, also where it is larger than the picture."""
+    tags = getattr(image, "tag_v2", {})
+    width, height = (tags.get(name, 0) for name in (_TILE_WIDTH, _TILE_HEIGHT))
+    if not (isinstance(width, int) and isinstance(height, int)):
+        raise ImageError("damaged: tiles without a size")
+    return width, height
 
 
 def _open(content: bytes) -> ImageFile.ImageFile:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from holdfast.data.splits import Split
 from holdfast.errors import DataError
 from holdfast.spec import ImageSpec
 
-Indices = Sequence[int] | NDArray[Any] | torch.Tensor
+if TYPE_CHECKING:
+    # Imported where it is used: a process that only decodes pictures does without it.
+    import torch
+
+    Indices = Sequence[int] | NDArray[Any] | torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,8 @@ class ImageSet:
 
     def batch(self, indices: Indices) -> torch.Tensor:
         """The images at `indices` (integers, or a mask over all) as a new uint8 N×C×H×W tensor."""
+        import torch
+
         return torch.from_numpy(np.take(self.pixels, self.rows[self._positions(indices)], axis=0))
 
     def image(self, index: int) -> NDArray[np.uint8]:
@@ -104,6 +109,8 @@ class ImageSet:
         return found.hexdigest()
 
     def _positions(self, indices: Indices) -> NDArray[np.int64]:
+        import torch
+
         found = indices.numpy(force=True) if isinstance(indices, torch.Tensor) else np.asarray(indices)
         if found.size == 0:
             return np.zeros(0, dtype=np.int64)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.errors import ConfigError
 
+Socket = TypeVar("Socket", bound=socket.socket)
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -28,11 +30,11 @@ def check_address(host: str, keys: Path | None) -> None:
         )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """The address, taken before galleries are opened: that can take long, and a wrong port should not."""
+def listen(host: str, port: int, kind: type[Socket]) -> Socket:
+    """The address, as a socket of this kind. Taken before galleries are opened: a wrong port is told at once."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
+        family, type_, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = kind(family, type_, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)

@@ -18,11 +18,12 @@ from holdfast import __version__
 from holdfast.errors import HoldfastError
 from holdfast.service.address import LOCAL
 from holdfast.service.answers import API
+from holdfast.service.bodies import BodyLimit
+from holdfast.service.callers import Rates
 from holdfast.service.desk import Desk
 from holdfast.service.engine import shortened
 from holdfast.service.guard import Guard, mistake
 from holdfast.service.keys import KeyRing
-from holdfast.service.limits import BodyLimit
 from holdfast.service.logs import log
 from holdfast.service.problems import (
     MEDIA_TYPE,
@@ -60,7 +61,7 @@ def create_app(
         redoc_url=None,
         lifespan=life,
     )
-    app.state.desk, app.state.keys = desk, keys
+    app.state.desk, app.state.keys, app.state.rates = desk, keys, Rates()
     app.include_router(state.anyone)
     for part in (state, searching, items):
         app.include_router(part.api)

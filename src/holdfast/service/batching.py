@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
+
+from holdfast.service.queues import Turns
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -15,8 +16,8 @@ Answer = TypeVar("Answer")
 class Batcher(Generic[Asked, Answer]):
     """`work` on lists of what `submit` was given, one list at a time, in a thread of `pool`.
 
-    Nobody waits for company: a list is whatever came while the one before was worked on. An error in a list of
-    several is asked again of each alone, so that one bad entry spoils no other.
+    Nobody waits for company: a list is whatever came while the one before was worked on, of all callers in turn.
+    An error in a list of several is asked again of each alone, so that one bad entry spoils no other.
     """
 
     def __init__(
@@ -27,13 +28,13 @@ class Batcher(Generic[Asked, Answer]):
         seen: Callable[[int], None] = lambda size: None,
     ) -> None:
         self._work, self._pool, self._most, self._seen = work, pool, most, seen
-        self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
+        self._waiting: Turns[tuple[Asked, asyncio.Future[Answer]]] = Turns()
         self._task: asyncio.Task[None] | None = None
 
-    async def submit(self, asked: Asked) -> Answer:
-        """The answer to `asked`; given up if whoever waits is cancelled before its turn."""
+    async def submit(self, asked: Asked, who: str = "") -> Answer:
+        """The answer to what `who` asked; given up if whoever waits is cancelled before its turn."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, future))
+        self._waiting.put(who, (asked, future))
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
         return await future
@@ -42,7 +43,7 @@ class Batcher(Generic[Asked, Answer]):
         while self._waiting:
             taken: list[tuple[Asked, asyncio.Future[Answer]]] = []
             while self._waiting and len(taken) < self._most:
-                asked, future = self._waiting.popleft()
+                asked, future = self._waiting.take()
                 if not future.done():
                     taken.append((asked, future))
             if taken:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.certify import Method
-from holdfast.data import Picture, alterable, decode, decode_picture
+from holdfast.data import Picture, alterable
+from holdfast.data.decode_pool import DecodePool
 from holdfast.deadline import Deadline
 from holdfast.errors import ImageError, OutOfTimeError
 from holdfast.gallery import Hits, Item
@@ -22,11 +25,13 @@ from holdfast.models import Smoothed
 from holdfast.service import metrics as measured
 from holdfast.service.attacking import Attacked, Wanted, attack
 from holdfast.service.batching import Batcher
+from holdfast.service.callers import caller
 from holdfast.service.engine import Engine, Outcome, Served
-from holdfast.service.limits import GRACE, Gate, Limits, Workers
+from holdfast.service.limits import Limits
 from holdfast.service.metrics import Metrics
 from holdfast.service.pictures import QueryStore, digest_of, shown
 from holdfast.service.problems import NotThereError, TooLargeError, UnavailableError
+from holdfast.service.queues import GRACE, Gate, Workers
 from holdfast.threat import Threat
 
 _UNREADABLE = {
@@ -34,6 +39,8 @@ _UNREADABLE = {
     "damaged or truncated header": "the picture's beginning is damaged or cut short: send the whole file",
 }
 """What a sender is told of what the decoder says in a word."""
+PROBED = 1.0
+"""Seconds for which it is taken as known that the galleries can be searched."""
 SHOWN = 512
 """Small pictures that are kept in memory."""
 
@@ -54,10 +61,14 @@ class Query:
 
 
 class Desk:
-    """The galleries and the threads that answer for them."""
+    """The galleries and the threads that answer for them. A `decoder` that is given is the giver's to close."""
 
-    def __init__(self, engine: Engine, limits: Limits, store: QueryStore) -> None:
+    def __init__(
+        self, engine: Engine, limits: Limits, store: QueryStore, decoder: DecodePool | None = None
+    ) -> None:
         self.engine, self.limits, self.store = engine, limits, store
+        self.decoder = decoder or DecodePool()
+        self._own_decoder = decoder is None
         self.metrics = Metrics(self._states)
         self._pools: list[ThreadPoolExecutor] = []
         self.uploads = self._workers("uploads", 2, 2 * limits.waiting)
@@ -72,7 +83,7 @@ class Desk:
         self._batchers = {
             served.name: Batcher(served.plain, pool, seen=self.metrics.batches.observe) for served in engine
         }
-        for kind in (
+        self._kinds = (
             self.uploads,
             self.pictures,
             self.asked,
@@ -80,18 +91,26 @@ class Desk:
             self.proofs,
             self.attacks,
             self.writes,
-        ):
+        )
+        for kind in self._kinds:
             self._watch(kind.gate)
         self._watch(self.plain_gate)
         self._small: OrderedDict[tuple[str, int], tuple[bytes, str]] = OrderedDict()
         self._small_lock = Lock()
+        self._probed = -math.inf
+
+    def stop(self) -> None:
+        """Stop what is under way at its next step, and refuse what waits: the service is ending."""
+        for kind in self._kinds:
+            kind.stop()
 
     def close(self) -> None:
         """Stop what is under way, wait until it has stopped, and let go of the galleries."""
-        for kind in (self.certified, self.proofs, self.attacks, self.uploads, self.pictures):
-            kind.stop()
+        self.stop()
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
+        if self._own_decoder:
+            self.decoder.close()
         self.engine.close()
 
     async def uploaded(self, served: Served, content: bytes, name: str, deadline: Deadline) -> Query:
@@ -99,7 +118,7 @@ class Desk:
 
         def read() -> Query:
             try:
-                picture = decode_picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
+                picture = self.decoder.picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
             except ImageError as error:
                 raise ImageError(_UNREADABLE.get(str(error), str(error))) from error
             return Query(picture, name, self.store.keep(content), content=content)
@@ -111,7 +130,7 @@ class Desk:
 
         def read() -> Query:
             content = self._kept(digest)
-            picture = decode_picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
+            picture = self.decoder.picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
             return Query(picture, digest, digest, content=content)
 
         return await self.uploads.run(deadline, read)
@@ -122,7 +141,7 @@ class Desk:
         def read() -> Query:
             item = served.item(id)
             content = _picture(served, item)
-            return Query(decode_picture(content, served.embedder.spec), id, item=item, content=content)
+            return Query(self.decoder.picture(content, served.embedder.spec), id, item=item, content=content)
 
         return await self.uploads.run(deadline, read)
 
@@ -138,15 +157,16 @@ class Desk:
         """The same for several pictures, which count as one that waits."""
         if isinstance(served.embedder, Smoothed):
             return [await self.plain(served, query, k, deadline) for query in queries]
-        self.plain_gate.enter()
+        who = caller()
+        self.plain_gate.enter(who)
         batcher = self._batchers[served.name]
         try:
-            asked = asyncio.gather(*(batcher.submit((query.picture.pixels, k)) for query in queries))
+            asked = asyncio.gather(*(batcher.submit((query.picture.pixels, k), who) for query in queries))
             return await asyncio.wait_for(asked, deadline.left + GRACE)
         except TimeoutError:
             raise OutOfTimeError(f"the search took longer than {deadline.seconds:g} seconds") from None
         finally:
-            self.plain_gate.leave()
+            self.plain_gate.leave(who)
 
     async def certify(
         self,
@@ -191,7 +211,7 @@ class Desk:
         """The pixels that an attack alters."""
         most = self.limits.attack_pixels
         try:
-            return decode(content, alterable(served.embedder.spec), max_pixels=most)
+            return self.decoder.picture(content, alterable(served.embedder.spec), max_pixels=most).pixels
         except ImageError as error:
             raise TooLargeError(
                 f"a live attack takes pictures of at most {most:,} pixels ({error})"
@@ -210,12 +230,28 @@ class Desk:
         """A picture that was searched for, small."""
         return await self.pictures.run(deadline, lambda: self._shown(self._kept(digest), digest, size))
 
+    def problems(self) -> list[str]:
+        """Why galleries cannot be searched; each is opened, and searched unless that went well a moment ago."""
+        search, found = time.monotonic() - self._probed > PROBED, []
+        for served in self.engine:
+            try:
+                served.info()
+                if search:
+                    served.probe()
+            except UnavailableError as error:
+                found.append(str(error))
+        if found:
+            self._probed = -math.inf
+        elif search:
+            self._probed = time.monotonic()
+        return found
+
     def _shown(self, content: bytes, digest: str, size: int) -> tuple[bytes, str]:
         with self._small_lock:
             if (found := self._small.get((digest, size))) is not None:
                 self._small.move_to_end((digest, size))
                 return found
-        made = shown(content, size)
+        made = shown(self.decoder.small(content, size))
         with self._small_lock:
             self._small[digest, size] = made
             while len(self._small) > SHOWN:
@@ -229,7 +265,7 @@ class Desk:
         return content
 
     def _workers(self, name: str, threads: int, most: int) -> Workers:
-        return Workers(name, self._pool(name, threads), most)
+        return Workers(name, self._pool(name, threads), threads, most)
 
     def _pool(self, name: str, threads: int) -> ThreadPoolExecutor:
         self._pools.append(ThreadPoolExecutor(threads, thread_name_prefix=name))

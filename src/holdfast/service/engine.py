@@ -43,6 +43,8 @@ NONE = Hits("query", ())
 """What is found in an empty gallery."""
 CHANGES = 3
 """How often a gallery is asked that is changed each time while it is read."""
+PROBED = 10
+"""Items that are read to see whether a gallery can be searched."""
 AGAIN = 1.0
 """Seconds for which a gallery that could not be opened is not tried again."""
 
@@ -157,6 +159,17 @@ class Served:
 
         self.known = self.use(ask)
         return self.known
+
+    def probe(self) -> None:
+        """Read what a search reads: the vectors, and the items nearest to one drawn at random."""
+
+        def ask(gallery: AnyGallery) -> None:
+            with gallery.snapshot():
+                info = gallery.info
+                if info.count:
+                    gallery.search(np.random.default_rng().standard_normal(info.dim, np.float32), PROBED)
+
+        self.use(ask)
 
     def last_info(self) -> tuple[GalleryInfo, bool]:
         """What the gallery says of itself and True; what it last said and False where it does not answer."""

@@ -26,6 +26,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from holdfast.deadline import Deadline
 from holdfast.errors import ConfigError
 from holdfast.service.answers import API
+from holdfast.service.callers import of_key, set_caller
 from holdfast.service.desk import Desk
 from holdfast.service.engine import shortened
 from holdfast.service.keys import ROLES, Role
@@ -126,6 +127,8 @@ def roles_of(request: Request) -> list[Role]:
             headers={"WWW-Authenticate": "Bearer"},
         )
     request.state.key = found.name
+    set_caller(of_key(found.name))
+    request.app.state.rates.count(found)
     return list(found.roles)
 
 
@@ -170,6 +173,7 @@ WRONG: dict[int | str, dict[str, Any]] = {
         413: "Too many bytes or pixels.",
         415: "Not multipart/form-data.",
         422: "A field is wrong, or does not fit the gallery.",
+        429: "More requests than this key may make.",
         500: "A mistake of the service.",
         503: "Busy, or a gallery does not answer.",
         504: "It took too long and was stopped.",

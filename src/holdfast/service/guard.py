@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
 import secrets
 import time
 from collections.abc import Collection, MutableMapping
@@ -13,11 +15,13 @@ from urllib.parse import urlsplit
 from holdfast.deadline import Deadline
 from holdfast.errors import HoldfastError
 from holdfast.service.address import LOCAL
+from holdfast.service.callers import of_address, set_caller
 from holdfast.service.limits import Limits
 from holdfast.service.logs import log
 from holdfast.service.metrics import Metrics
 from holdfast.service.problems import (
     MEDIA_TYPE,
+    EndingError,
     ForbiddenError,
     LongHeadersError,
     document,
@@ -29,6 +33,9 @@ Message = MutableMapping[str, Any]
 
 HEADERS_AT_MOST = 16_384
 """Bytes."""
+LEFT = 499
+"""How a request is counted whose sender was gone before it was answered (as nginx does)."""
+_HOST = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<six>[0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = (*_SAFE, "POST", "PUT", "PATCH", "DELETE")
 HEADERS = {
@@ -61,11 +68,12 @@ class Guard:
         number = secrets.token_hex(8)
         state = scope.setdefault("state", {})
         state.update(deadline=Deadline(self._limits.seconds), request=number)
+        set_caller(of_address(scope["client"][0] if scope.get("client") else None))
 
         async def noted(message: Message) -> None:
             nonlocal status, sent, whole
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = LEFT if state.get("left") else message["status"]
                 given = {name.lower() for name, _ in message["headers"]}
                 more = {**HEADERS, "cache-control": "no-store", "x-request-id": number}
                 message["headers"] = [
@@ -85,6 +93,10 @@ class Guard:
             if status:
                 raise
             await refuse(noted, status_of(error), str(error), headers_of(error))
+        except asyncio.CancelledError:
+            # The server ends, and this is the last that the task does; nobody is told of a mistake.
+            if not status:
+                await refuse(noted, 503, str(EndingError()), EndingError().headers)
         except Exception as error:
             log("failed", logging.ERROR, error, request=number, path=scope["path"])
             if not status:
@@ -94,14 +106,15 @@ class Guard:
         finally:
             seconds = time.perf_counter() - start
             self._metrics.under_way.dec()
-            self._note(scope, status, sent, seconds)
+            self._note(scope, status or (LEFT if state.get("left") else 0), sent, seconds)
 
     def _check(self, scope: Message) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_AT_MOST:
             raise LongHeadersError(f"the headers of a request have at most {HEADERS_AT_MOST:,} bytes here")
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
-        if self._hosts is not None and _name(f"//{host}") not in self._hosts:
+        name = _name(host)
+        if (host and name is None) or (self._hosts is not None and name not in self._hosts):
             raise ForbiddenError(
                 "the service does not answer to this host name (start it with --allow-host NAME)"
             )
@@ -148,11 +161,10 @@ async def refuse(send: Any, status: int, detail: str, headers: dict[str, str] | 
     await send({"type": "http.response.body", "body": body})
 
 
-def _name(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
+def _name(host: str) -> str | None:
+    """The name in a Host header: NAME, NAME:PORT or [IPv6]:PORT and nothing else; None where it is no such thing."""
+    found = _HOST.fullmatch(host)
+    return None if found is None else (found["name"] or found["six"]).lower()
 
 
 def place_of(origin: str) -> str | None:

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import hmac
 import json
+import math
 import os
 import re
 import secrets
@@ -36,6 +37,10 @@ class Key:
     salt: str
     hash: str
     created: str
+    rate: float | None = None
+    """Requests a second, on average; None: any number."""
+    quota: int | None = None
+    """Requests a day (UTC)."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.@-]{1,64}", self.name):
@@ -45,6 +50,19 @@ class Key:
                 raise ConfigError(f"unknown role '{role}'; known: {', '.join(ROLES)}")
         if not self.roles:
             raise ConfigError(f"a key has at least one role of {', '.join(ROLES)}")
+        if self.rate is not None and not (_is_number(self.rate) and 0 < self.rate < math.inf):
+            raise ConfigError(
+                f"the rate of the key of '{self.name}' is a number of requests a second above 0, not {self.rate!r}"
+            )
+        if self.quota is not None and not (_is_number(self.quota) and self.quota == int(self.quota) >= 1):
+            raise ConfigError(
+                f"the quota of the key of '{self.name}' is a whole number of requests a day, 1 at least, "
+                f"not {self.quota!r}"
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def hashed(word: str, salt: str) -> str:
@@ -52,7 +70,9 @@ def hashed(word: str, salt: str) -> str:
     return hashlib.blake2b(word.encode(), salt=bytes.fromhex(salt), person=b"holdfast key").hexdigest()
 
 
-def add_key(path: Path, name: str, roles: Sequence[str]) -> str:
+def add_key(
+    path: Path, name: str, roles: Sequence[str], *, rate: float | None = None, quota: int | None = None
+) -> str:
     """Put a new key into the file, which is made if it is not there, and give it: it is shown only now."""
     with _alone(path):
         keys = read_keys(path) if path.exists() else []
@@ -62,7 +82,8 @@ def add_key(path: Path, name: str, roles: Sequence[str]) -> str:
             )
         word, salt = _MARK + secrets.token_urlsafe(32), secrets.token_hex(16)
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        key = Key(name, tuple(dict.fromkeys(roles)), salt, hashed(word, salt), created)  # type: ignore[arg-type]
+        allowed: tuple[Role, ...] = tuple(dict.fromkeys(roles))  # type: ignore[arg-type]
+        key = Key(name, allowed, salt, hashed(word, salt), created, rate, quota)
         _write(path, [*keys, key])
         return word
 
@@ -114,12 +135,16 @@ def _write(path: Path, keys: Sequence[Key]) -> None:
     with atomic_path(path) as temporary:
         handle = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w") as file:
-            json.dump({"keys": [asdict(key) for key in keys]}, file, indent=2)
+            json.dump({"keys": [_written(key) for key in keys]}, file, indent=2)
             if path.exists():
                 old = path.stat()
                 with suppress(PermissionError):  # Only root gives a file to another.
                     os.fchown(file.fileno(), old.st_uid, old.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+
+
+def _written(key: Key) -> dict[str, object]:
+    return {name: value for name, value in asdict(key).items() if value is not None}
 
 
 class KeyRing:

@@ -10,9 +10,10 @@ from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.data import decode
+import numpy as np
+from numpy.typing import NDArray
+
 from holdfast.data.fit import to_image
-from holdfast.data.images import MAX_PIXELS
 from holdfast.errors import StorageError
 
 SMALLEST, LARGEST = 16, 1024
@@ -24,10 +25,9 @@ def digest_of(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def shown(content: bytes, size: int, max_pixels: int = MAX_PIXELS) -> tuple[bytes, str]:
-    """The picture with no side above `size`, and its media type; encoded anew, so that nothing is hidden in it."""
-    image = to_image(decode(content, None, max_pixels=max_pixels))
-    image.thumbnail((size, size))
+def shown(pixels: NDArray[np.uint8]) -> tuple[bytes, str]:
+    """A picture for a browser, and its media type; encoded anew, so that nothing is hidden in it."""
+    image = to_image(pixels)
     buffer = io.BytesIO()
     if image.mode == "L" or image.width * image.height <= 64 * 64:
         image.save(buffer, "PNG")

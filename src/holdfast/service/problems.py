@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import BaseModel, Field
 from holdfast.errors import (
     ConfigError,
     DataError,
+    DecoderError,
     GalleryError,
     HoldfastError,
     ImageError,
@@ -88,6 +90,15 @@ class NotUnderstoodError(Problem):
     status = 422
 
 
+class TooManyError(Problem):
+    """More requests than this key may make."""
+
+    status = 429
+
+    def __init__(self, detail: str, seconds: float) -> None:
+        super().__init__(detail, headers={"Retry-After": str(max(1, math.ceil(seconds)))})
+
+
 class LongHeadersError(Problem):
     """More headers than are read."""
 
@@ -99,8 +110,17 @@ class BusyError(Problem):
 
     status = 503
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail, headers={"Retry-After": "1"})
+    def __init__(self, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail, headers={"Retry-After": "1", **(headers or {})})
+
+
+class EndingError(Problem):
+    """The service is being ended; another one may take its place."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("the service is ending; try again in a moment", headers={"Retry-After": "5"})
 
 
 class UnavailableError(Problem):
@@ -122,7 +142,7 @@ def status_of(error: HoldfastError) -> int:
         return 504
     if isinstance(error, (ConfigError, DataError)):
         return 422
-    if isinstance(error, GalleryError):
+    if isinstance(error, (GalleryError, DecoderError)):
         return 503
     if isinstance(error, StorageError):
         return 507

@@ -31,10 +31,7 @@ from holdfast.service.entry import (
     api_router,
     needs,
 )
-from holdfast.service.problems import (
-    NotThereError,
-    UnavailableError,
-)
+from holdfast.service.problems import NotThereError
 
 PAGE = FilePath(__file__).parent.parent / "page"
 
@@ -51,18 +48,8 @@ async def healthz() -> HealthAnswer:
 
 @anyone.get("/readyz", response_model=HealthAnswer, responses={500: WRONG[500], 503: {"model": HealthAnswer}})
 async def readyz(response: Response, desk: TheDesk, until: Until) -> HealthAnswer:
-    """Whether every gallery answers."""
-
-    def ask() -> list[str]:
-        problems = []
-        for served in desk.engine:
-            try:
-                served.info()
-            except UnavailableError as error:
-                problems.append(str(error))
-        return problems
-
-    problems = await desk.asked.run(until, ask)
+    """Whether every gallery can be searched: each is, at most once a second."""
+    problems = await desk.asked.run(until, desk.problems)
     if problems:
         response.status_code = 503
     return HealthAnswer(status="unavailable" if problems else "ok", problems=problems)
