@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_refused(engine, gallery):
             gallery.search(queries, k)
     with pytest.raises(GalleryError, match="has no item 'b'"):
         gallery.get("b")
-    with pytest.raises(GalleryError, match="was made by embedder aaaaaaaaaaaa, not by bbbbbbbbbbbb"):
+    with pytest.raises(GalleryError, match="was made by embedder 2:aaaaaaaaaa, not by bbbbbbbbbbbb"):
         gallery.check_embedder(OTHER)
     with pytest.raises(GalleryError, match="was made by embedder"):
         open_gallery(gallery.path, embedder=OTHER)
