@@ -111,13 +111,10 @@ def doors(gallery: Gallery) -> dict[str, Callable[[], Any]]:
     queries = vectors(3, 9)
 
     def certified(threat: str) -> Any:
-        found = []
-        for query in queries[:2]:
-            centre = torch.from_numpy(query).double()[None]
-            box = None if threat.startswith("candidates") else Box(centre, torch.full_like(centre, 0.05))
-            result = certify_query(gallery, Asked(query, box, False), K, Threat.parse(threat))
-            found.append([(h.hit, h.best, h.worst, str(h.verdict)) for h in result.hits])
-        return found
+        centre = torch.from_numpy(queries[0]).double()[None]
+        box = None if threat.startswith("candidates") else Box(centre, torch.full_like(centre, 0.05))
+        result = certify_query(gallery, Asked(queries[0], box, False), K, Threat.parse(threat))
+        return [(h.hit, h.best, h.worst, str(h.verdict)) for h in result.hits]
 
     ids = [f"image-{number:03d}" for number in (0, 5, 10, 17, 63)]
     return {

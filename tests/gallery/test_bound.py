@@ -94,6 +94,7 @@ def test_swapped_slots_are_refused_where_they_are_used(shop: Path) -> None:
         "UPDATE items SET label = 5.5 WHERE slot = 3",
         "UPDATE items SET checksum = 'x' WHERE slot = 3",
         "DELETE FROM items WHERE slot = 19",
+        "UPDATE items SET path = CAST(x'0a0dff0a' AS TEXT) WHERE slot = 3",
         "PRAGMA user_version = 2",
     ],
 )

@@ -12,7 +12,7 @@ from holdfast.gallery import boxes, items, kept, meta
 from holdfast.gallery.boxes import Boxes
 from holdfast.gallery.checksums import root_of
 from holdfast.gallery.columns import Column, Mark, gather, largest_norm
-from holdfast.gallery.database import FAULTS, DamageError
+from holdfast.gallery.database import FAULTS, DamageError, plain
 from holdfast.gallery.meta import Meta
 from holdfast.gallery.writing import PIECE, VECTOR
 
@@ -33,7 +33,7 @@ def problems(connection: sqlite3.Connection) -> list[str]:
         for line in _file_problems(connection):
             found.append(line)
     except FAULTS as cause:
-        found.append(f"cannot be read further: {cause}")
+        found.append(f"cannot be read further: {plain(cause)}")
     finally:
         if begun:
             connection.rollback()

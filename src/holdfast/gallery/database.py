@@ -245,7 +245,17 @@ _DAMAGE = (
 )
 
 
+def plain(cause: Exception) -> str:
+    """What an error says, in one line of printable characters: SQLite quotes what it stumbled over."""
+    said = " ".join("".join(sign if sign.isprintable() else " " for sign in str(cause)).split())
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]} …"
+
+
+_LONGEST = 200
+
+
 def _one_line(path: Path, cause: Exception, *, writing: bool) -> GalleryError | StorageError:
+    said = plain(cause)
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
     intact = "what was there before is intact"
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -254,11 +264,11 @@ def _one_line(path: Path, cause: Exception, *, writing: bool) -> GalleryError | 
         return StorageError(f"could not write {path} (the disk is full: free some space); {intact}")
     undecoded = isinstance(cause, sqlite3.OperationalError) and not code  # text that is not UTF-8
     if isinstance(cause, DamageError | UnicodeDecodeError) or undecoded or code in _DAMAGE:
-        return GalleryError(f"{path} is damaged ({cause}); restore it from a copy or index the images again")
+        return GalleryError(f"{path} is damaged ({said}); restore it from a copy or index the images again")
     if code == sqlite3.SQLITE_READONLY:
         return StorageError(f"could not write {path} (it is read-only: check its permissions); {intact}")
     if code == sqlite3.SQLITE_CANTOPEN:
         return GalleryError(f"could not open {path} (check the permissions of the file and its folder)")
     if code == sqlite3.SQLITE_IOERR and writing:
-        return StorageError(f"could not write {path} ({cause}: check the disk and its space); {intact}")
-    return GalleryError(f"could not {'write' if writing else 'read'} {path}: {cause}")
+        return StorageError(f"could not write {path} ({said}: check the disk and its space); {intact}")
+    return GalleryError(f"could not {'write' if writing else 'read'} {path}: {said}")

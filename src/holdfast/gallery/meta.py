@@ -97,9 +97,10 @@ def read(connection: sqlite3.Connection) -> Meta:
     typed("its table meta", [*own.values()], int, int)
     columns, roots = _columns(connection, bound)
     meta = Meta(**said, columns=columns, roots=roots, **own, bound=bound)
-    if bound and meta.checksum != found_in["checksum"]:
+    if not bound:
+        _check(meta)
+    elif meta.checksum != found_in["checksum"]:
         raise DamageError("what it says of itself does not match its checksum")
-    _check(meta)
     return meta
 
 
@@ -152,7 +153,7 @@ def _columns(connection: sqlite3.Connection, bound: bool) -> tuple[dict[str, Col
 
 
 def _check(meta: Meta) -> None:
-    """What no sound gallery says, for files of before above all, which have no checksum of it."""
+    """Refuse what no sound gallery says, in a file of before, which has no checksum of it."""
     vector = meta.columns.get("vector")
     if vector is None or (vector.dtype, vector.width) != ("<f4", meta.dim):
         raise DamageError(f"there is no column of vectors with {meta.dim} float32 numbers each")
