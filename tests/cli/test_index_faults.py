@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import builtins
 import errno
+import importlib
 import io
 import json
 import os
+import sys
 import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -26,7 +27,11 @@ from holdfast.data import bucket
 from holdfast.errors import DataError, HoldfastError
 from holdfast.gallery import Gallery
 
-CODES = (errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ENOTCONN)
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+CODES, Faults, failing_below, failing_bucket = (
+    getattr(importlib.import_module("_faults"), name)
+    for name in ("CODES", "Faults", "failing_below", "failing_bucket")
+)
 MODEL = """
 import torch
 import holdfast
@@ -41,108 +46,6 @@ def picture(seed: int) -> bytes:
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "PNG")
     return out.getvalue()
-
-
-class Faults:
-    """Counts file operations, and fails number `at` (with `lasting`, all from then on)."""
-
-    def __init__(self, at: int = 0, code: int = errno.EIO, *, lasting: bool = False) -> None:
-        self.at, self.code, self.lasting = at, code, lasting
-        self.count = 0
-        self._lock = threading.Lock()
-
-    def step(self) -> None:
-        with self._lock:
-            self.count += 1
-            now = self.count
-        if self.at and (now == self.at or (self.lasting and now > self.at)):
-            raise OSError(self.code, os.strerror(self.code))
-
-    def path(self, call: Callable[..., Any], top: Path) -> Callable[..., Any]:
-        """`call`, which fails by plan on paths below `top`."""
-
-        def failing(place: Any, *rest: Any, **named: Any) -> Any:
-            if is_below(place, top):
-                self.step()
-            return call(place, *rest, **named)
-
-        return failing
-
-
-def is_below(place: object, top: Path) -> bool:
-    return isinstance(place, (str, Path)) and f"{place}/".startswith(f"{top}/")
-
-
-class FailingFile:
-    def __init__(self, faults: Faults, file: Any) -> None:
-        self._faults, self._file = faults, file
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("read", "readinto", "seek", "tell"):
-            self._faults.step()
-        return getattr(self._file, name)
-
-    def __enter__(self) -> FailingFile:
-        return self
-
-    def __exit__(self, *why: object) -> None:
-        self._file.close()
-
-
-class FailingEntry:
-    def __init__(self, faults: Faults, entry: os.DirEntry[str]) -> None:
-        self._faults, self._entry = faults, entry
-        self.name, self.path = entry.name, entry.path
-
-    def stat(self) -> os.stat_result:
-        self._faults.step()
-        return self._entry.stat()
-
-
-@contextmanager
-def failing_below(top: Path, faults: Faults) -> Iterator[None]:
-    """The operating system as a program sees it while the disk under `top` fails."""
-    scandir, open_handle = os.scandir, os.open
-    handles: set[int] = set()
-
-    @contextmanager
-    def entries(place: Any) -> Iterator[Iterator[Any]]:
-        with scandir(place) as found:
-            yield (FailingEntry(faults, entry) for entry in found)
-
-    def scan(place: Any = ".") -> Any:
-        if not is_below(place, top):
-            return scandir(place)
-        faults.step()
-        return entries(place)
-
-    def open_one(place: Any, *rest: Any, **named: Any) -> int:
-        handle = faults.path(open_handle, top)(place, *rest, **named)
-        if is_below(place, top):
-            handles.add(handle)
-        return int(handle)
-
-    def read_at(handle: int, *rest: Any, call: Callable[..., bytes] = os.pread) -> bytes:
-        if handle in handles:
-            faults.step()
-        return call(handle, *rest)
-
-    def opened(call: Callable[..., Any]) -> Callable[..., Any]:
-        def failing(place: Any, *rest: Any, **named: Any) -> Any:
-            file = faults.path(call, top)(place, *rest, **named)
-            return FailingFile(faults, file) if is_below(place, top) else file
-
-        return failing
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "stat", faults.path(os.stat, top))
-        patch.setattr(os, "lstat", faults.path(os.lstat, top))
-        patch.setattr(os, "scandir", scan)
-        patch.setattr(os, "open", open_one)
-        patch.setattr(os, "pread", read_at)
-        patch.setattr(io, "open", opened(io.open))
-        patch.setattr(builtins, "open", opened(builtins.open))
-        yield
 
 
 @contextmanager
@@ -162,31 +65,12 @@ def bucket_of(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     client.create_bucket(Bucket="shop")
     for path in pictures.rglob("*.png"):
         client.put_object(Bucket="shop", Key=str(path.relative_to(pictures)), Body=path.read_bytes())
-    yield
-    bucket._made.cache_clear()
-    server.stop()
-
-
-@contextmanager
-def failing_bucket(faults: Faults) -> Iterator[None]:
-    """A connection that fails when something is asked for, or while the answer is read."""
-    from botocore.httpsession import URLLib3Session
-    from botocore.response import StreamingBody
-
-    send, read = URLLib3Session.send, StreamingBody.read
-
-    def asked(session: Any, request: Any) -> Any:
-        faults.step()
-        return send(session, request)
-
-    def body(stream: Any, amt: int | None = None) -> Any:
-        faults.step()
-        return read(stream, amt)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(URLLib3Session, "send", asked)
-        patch.setattr(StreamingBody, "read", body)
+    try:
         yield
+    finally:
+        httpx.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()
+        bucket._made.cache_clear()
+        server.stop()
 
 
 @pytest.fixture
@@ -215,7 +99,7 @@ def ids(gallery: Path) -> list[str]:
         return sorted(opened.ids())
 
 
-def check_every_fault(index: Callable[[], Any], gallery: Path, fail: Callable[[Faults], Any]) -> list[str]:
+def check_every_fault(index: Callable[[], Any], gallery: Path, fail: Callable[[Any], Any]) -> list[str]:
     """Index with each operation failing in turn, every second time for good; what the failures said."""
     counting = Faults()
     with fail(counting):
