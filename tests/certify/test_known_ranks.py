@@ -187,35 +187,66 @@ def test_the_query_altered_by_hand(method):
     assert intervals(QueryAttack(query, at).ranks(hits)) == [(1, 2), (1, 2), (3, 3)]
 
 
-def test_comparisons_keep_their_slack():
-    """Two candidates at distances of 1000 whose squares differ by less than float64 sums may err."""
-    away = 1000.0
-    near = away * (1 + 2.0**-45)
-    at, hits = column(away, -near), torch.tensor([[0, 1]])
-    query = Box(torch.zeros(1, 1).double(), torch.zeros(1, 1).double())
-    still = box(at, 0, 0)
+@pytest.mark.parametrize("beside", [0.0, 1000.0])
+def test_comparisons_keep_their_slack(beside):
+    """Two candidates at 1000, on either side, whose distances differ by less than float64 sums may err."""
+    at = torch.tensor([[0.0, 1000.0], [0.0, -1000.0 * (1 + 2.0**-45)]], dtype=torch.float64)
+    query = Box(torch.tensor([[beside, 0.0]]).double(), torch.zeros(1, 2).double())
+    still, hits = Box(at, torch.zeros(2, 2).double()), torch.tensor([[0, 1]])
+    nothing = Backward(query.centre, lambda _, spec: torch.zeros(len(spec)))
     for attack in (
         QueryAttack(query, at),
         CandidateAttack(still, query.centre),
         BothAttack(query, still),
-        QueryAttack(
-            query, at, "crown", backward=Backward(query.centre, lambda _, spec: torch.zeros(len(spec)))
-        ),
+        QueryAttack(query, at, "crown", backward=nothing),
     ):
         assert intervals(attack.ranks(hits)) == [(1, 2), (1, 2)], type(attack).__name__
-    vectors = np.array([[1.0], [-np.nextafter(np.float32(1), np.float32(2))]], dtype=np.float32)
-    for norm, expected in ((1e6, [(1, 2), (1, 2)]), (2.0, [(1, 1), (2, 2)])):
-        found = query_ranks(
-            query,
-            vectors,
-            np.array([0, 1]),
-            np.array([], dtype=np.int64),
-            torch.tensor([[1, 2]]),
-            2,
-            max_norm=norm,
-            unit_norm=False,
-        )
-        assert intervals(found) == expected, "the slack is a share of the largest vector's square"
+
+
+@pytest.mark.parametrize(
+    ("beside", "max_norm", "expected"),
+    [(0.0, 2.0, [(1, 1), (2, 2)]), (0.0, 1e6, [(1, 2), (1, 2)]), (1e6, 1e6, [(1, 2), (1, 2)])],
+)
+def test_one_pass_keeps_its_slack(beside, max_norm, expected):
+    """Neighbours in float32 at 1: told apart, unless query or gallery have vectors whose sums err by more."""
+    vectors = np.array([[0.0, 1.0], [0.0, -np.nextafter(np.float32(1), np.float32(2))]], dtype=np.float32)
+    found = query_ranks(
+        Box(torch.tensor([[beside, 0.0]]).double(), torch.zeros(1, 2).double()),
+        vectors,
+        np.array([0, 1]),
+        np.array([], dtype=np.int64),
+        torch.tensor([[1, 2]]),
+        2,
+        max_norm=max_norm,
+        unit_norm=False,
+    )
+    assert intervals(found) == expected
+
+
+@pytest.mark.parametrize("method", ["one pass", "query", "both"])
+def test_slack_is_that_of_the_farthest_point(method):
+    """Candidates at 1 and 1 + 10⁻⁶ from 0, on either side: told apart there, not from 10⁶ away, where the box ends."""
+    vectors = np.array([[0.0, 1.0], [0.0, -1.0 - 1e-6]], dtype=np.float32)
+    for radius, expected in ((1e-3, [(1, 1), (2, 2)]), (1e6, [(1, 2), (1, 2)])):
+        query = Box(torch.zeros(1, 2).double(), torch.tensor([[radius, 0.0]]).double())
+        candidates = torch.from_numpy(vectors).double()
+        if method == "query":
+            found = QueryAttack(query, candidates).ranks(torch.tensor([[0, 1]]))
+        elif method == "both":
+            still = Box(candidates, torch.zeros(2, 2).double())
+            found = BothAttack(query, still).ranks(torch.tensor([[0, 1]]))
+        else:
+            found = query_ranks(
+                query,
+                vectors,
+                np.array([0, 1]),
+                np.array([], dtype=np.int64),
+                torch.tensor([[1, 2]]),
+                2,
+                max_norm=1.1,
+                unit_norm=False,
+            )
+        assert intervals(found) == expected
 
 
 @pytest.mark.parametrize("one_pass", [True, False])

@@ -137,6 +137,8 @@ def test_samples_fall_to_the_knots_beside_them_by_hand():
         given.add(np.array([[value]]))
         assert given.shared[0, place] == pytest.approx(1 - part)
         assert given.shared[0, place + 1] == pytest.approx(part)
+    # What falls to a knot is counted a little below it, so that rounding does not count it higher.
+    assert (given.knots[0, 1:] < low + step * np.arange(len(GRID))).all()
     given.shared[:] = 0
     given.add(np.array([[0.9]]))
     assert given.shared[0, -1] == 1
