@@ -322,7 +322,8 @@ def main() -> int:
     options.add_argument("--ends", type=int, default=3)
     chosen = options.parse_args()
     torch.set_num_threads(1)
-    held, lines, contents = Held(), [], _serving.pictures(120)
+    held, contents = Held(), _serving.pictures(120)
+    lines: list[str] = []
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
