@@ -198,18 +198,17 @@ def bodies(held: Held, address: str, headers: Headers, count: int = 40, size: in
 
     def slow(_: int) -> int | None:
         with suppress(OSError), socket.create_connection((host, int(port)), timeout=20) as line:
-            with suppress(OSError):
-                line.sendall(begin)
-                for _ in range(size // len(block) - 1):
-                    line.sendall(block)
-                    if time.monotonic() > until:
-                        break
-                while time.monotonic() < until:
-                    time.sleep(0.1)
-            line.shutdown(socket.SHUT_WR)
-            said = line.recv(100).split()
-            return int(said[1]) if len(said) > 1 else 400  # Closed unanswered: the body never was whole.
-        return 400
+            line.sendall(begin)
+            line.settimeout(1)
+            with suppress(TimeoutError):
+                return int(line.recv(100).split()[1])
+            line.settimeout(20)
+            for _ in range(size // len(block) - 1):
+                line.sendall(block)
+                if time.monotonic() > until:
+                    break
+            time.sleep(max(0.0, until - time.monotonic()))
+        return 400  # Left without an answer: the body never was whole.
 
     with ThreadPoolExecutor(count) as pool:
         counts = Counter(pool.map(slow, range(count)))
@@ -222,7 +221,7 @@ def bodies(held: Held, address: str, headers: Headers, count: int = 40, size: in
 
 def greedy(held: Held, address: str, one: Headers, other: Headers, contents: list[bytes]) -> None:
     """One key asks for 40 proofs and 40 attacks at once, and another for a few."""
-    proof = {"path": "search/certified", "threat": "linf:auto", "method": "crown"}
+    proof = {"path": "search/certified", "threat": "linf:1/255", "method": "crown"}
     with ThreadPoolExecutor(84) as pool:
         asked = [pool.submit(send, address, contents[i], one, **proof) for i in range(40)]
         asked += [
