@@ -64,6 +64,7 @@ def crafted() -> dict[str, bytes]:
     return {
         "TIFF with a tile of 530 million pixels": tiled(23_000),
         "TIFF with a tile of 36 million pixels": tiled(6_000),
+        "TIFF with 90 JPEG scans": scans(5_000, 90),
         "TIFF with 2,000 JPEG scans": scans(5_000, 2_000),
         "WebP of 268 million pixels in 34 bytes": webp(16_383, 16_383),
         "WebP of 39 million pixels in 34 bytes": webp(16_383, 2_400),

@@ -96,23 +96,21 @@ def test_too_much_memory_or_time_ends_the_process_and_not_this_one():
     slow.close()
 
 
-def test_what_is_larger_inside_than_it_says_stays_within_its_budget(hostile):
+def test_what_is_larger_inside_than_it_says_stays_within_its_budget(pool, hostile):
     small = DecodePool(1, Budget(memory=2**22))
     with pytest.raises(ImageError):
         small.picture(hostile.avif(3000, 8), SPEC)
     for kind in ("GIF", "WEBP"):
         assert small.picture(hostile.animated(kind, 30, 20), SPEC).pixels.shape == SPEC.shape
     small.close()
-    quick = DecodePool(1, Budget(seconds=0.2))
-    with pytest.raises(ImageError, match="too much processor time"):
-        quick.picture(hostile.scans(1000, 20_000), SPEC)
-    quick.close()
+    with pytest.raises(ImageError):
+        pool.picture(hostile.scans(200, 2_000), SPEC)
 
 
-def test_deadlines_hold_while_a_process_decodes(pool, hostile):
-    content = hostile.scans(1000, 20_000)
-    first = pid(pool)
-    with running(Deadline(0.05)), pytest.raises(OutOfTimeError):
+def test_deadlines_hold_while_a_process_decodes(pool):
+    content, first = encoded("PNG"), pid(pool)
+    os.kill(first, signal.SIGSTOP)  # As if it took for ever.
+    with running(Deadline(0.2)), pytest.raises(OutOfTimeError):
         pool.picture(content, SPEC)
     assert pid(pool) != first
     gone = Deadline(60)
@@ -123,13 +121,13 @@ def test_deadlines_hold_while_a_process_decodes(pool, hostile):
     assert time.monotonic() - start < 5
 
 
-def test_a_process_that_dies_is_replaced(pool, hostile):
+def test_a_process_that_dies_is_replaced(pool):
     os.kill(pid(pool), signal.SIGKILL)
     time.sleep(0.05)
     assert pool.picture(encoded("PNG"), SPEC).pixels.shape == SPEC.shape
-    content = hostile.scans(1000, 20_000)
-    number = pid(pool)
-    threading.Timer(0.1, os.kill, (number, signal.SIGSEGV)).start()
+    content, number = encoded("PNG"), pid(pool)
+    os.kill(number, signal.SIGSTOP)
+    threading.Timer(0.1, os.kill, (number, signal.SIGKILL)).start()
     with pytest.raises(ImageError, match="the decoder failed on it"):
         pool.picture(content, SPEC)
     assert pool.picture(encoded("PNG"), SPEC).pixels.shape == SPEC.shape
