@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The Milvus server that the tests start needs an old setuptools, so it has an environment of its own.
 MILVUS := .venv-milvus/.ready
-# Workers for the tests: each uses one thread.
+# Workers for the tests and mutants: each uses one thread.
 JOBS ?= 2
 
-.PHONY: help demo test check format bench clean setup chromium
+.PHONY: help demo test mutants check format bench clean setup chromium
 
 help:
 	@echo "make demo    train, index, search, measure and report on real images (a few minutes)"
 	@echo "make test    run the tests"
+	@echo "make mutants break the code that proofs rest on, one small way at a time: a test must notice each (minutes)"
 	@echo "make check   ruff and strict mypy"
 	@echo "make bench NAME=gallery_search   one measurement (see bench/); without NAME, all of them"
 
@@ -47,6 +48,10 @@ test: $(READY)
 	-@$(MAKE) --no-print-directory chromium
 	-@$(MAKE) --no-print-directory $(MILVUS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 25
+
+# Names of mutants in NAME, or all of them.
+mutants: $(READY)
+	$(BIN)/python scripts/mutants.py --jobs $(JOBS) $(NAME)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from _scenes import Scene
 from holdfast.certify import Method, RankBounds, nearest
 from holdfast.certify.certifier import Certifier
+from holdfast.models import evaluating
+from holdfast.models.inference import inference
 from holdfast.threat import Threat
 
 HITS = 6
@@ -67,11 +70,26 @@ def try_scene(scene: Scene, attempts: int, seed: int) -> dict[str, Tally]:
     return found
 
 
+@contextmanager
+def switched(number: int) -> Iterator[None]:
+    """One of the settings by which a caller could make products less exact; inference must not be moved by it."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        if number % 4 == 1:
+            torch.set_float32_matmul_precision("medium")
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=number % 4 == 2):
+            torch.set_flush_denormal(number % 4 == 3)
+            yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_float32_matmul_precision(before)
+
+
 class _Reach:
     """What the images of a scene can be made to look like."""
 
     def __init__(self, scene: Scene) -> None:
-        self.scene, self.embedder = scene, scene.embedder
+        self.scene, self.embedder, self.switches = scene, scene.embedder, 0
         self.vectors, self.clean = self.embed(scene.pool), self.embed(scene.queries)
         self.queries = self.variants(scene.queries, self.vectors)
         self.pool = self.variants(scene.pool, self.clean)
@@ -105,9 +123,10 @@ class _Reach:
             step = self.scene.eps * torch.tensor([0.1, 0.5, 2.0])[torch.randint(3, (*rows, 1, 1, 1))]
             for _ in range(STEPS if count > 0 else 0):
                 x = x.detach().requires_grad_(True)
-                z = self.embedder(x.flatten(0, 1)).unflatten(0, rows)
-                gain = (z - away).square().sum(2) - weight * (z - towards).square().sum(2)
-                (gradient,) = torch.autograd.grad((sign * gain).sum(), x)
+                with evaluating(self.embedder):
+                    z = self.embedder(x.flatten(0, 1)).unflatten(0, rows)
+                    gain = (z - away).square().sum(2) - weight * (z - towards).square().sum(2)
+                    (gradient,) = torch.autograd.grad((sign * gain).sum(), x)
                 x = torch.minimum(torch.maximum(x.detach() + step * gradient.sign(), low), high)
                 yield x[:count]
                 count -= min(len(x), count)
@@ -115,9 +134,18 @@ class _Reach:
                     return
 
     def embed(self, images: Tensor) -> Tensor:
-        """Float32 inference, as it is deployed; images outside [0, 1] are part of an unclipped box."""
-        with torch.no_grad():
-            vectors: Tensor = self.embedder(images.flatten(0, -4)).double()
+        """Float32 inference, as it is deployed, inside whatever a caller has switched on.
+
+        Images outside [0, 1], which `embed` refuses, are part of an unclipped box.
+        """
+        flat = images.flatten(0, -4)
+        with switched(self.switches):
+            self.switches += 1
+            if self.scene.clip:
+                vectors = self.embedder.embed(flat.clamp(0, 1)).double()
+            else:
+                with inference(self.embedder):
+                    vectors = self.embedder(flat).double()
         return vectors.view(*images.shape[:-3], -1)
 
 

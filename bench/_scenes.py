@@ -45,7 +45,28 @@ class Branches(nn.Module):
         return torch.relu(x + self.inner(x))
 
 
+class Branching(nn.Module):
+    """Gives less while it trains; it is left in train mode, as torch leaves every new module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.4 * x if self.training else x
+
+
 def _layers(kind: str) -> list[nn.Module]:
+    if kind == "branching":
+        return [nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, DIM), Branching()]
+    if kind == "subnormal":
+        return [nn.Flatten(), nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, DIM)]
+    if kind == "grouped":
+        return [
+            nn.Conv2d(1, 6, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(6, 6, 3, stride=2, groups=6),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(6, 9, 2, groups=3, bias=False),
+            nn.Flatten(),
+            nn.Linear(9, DIM),
+        ]
     if kind == "dense":
         return [nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, DIM)]
     if kind == "convolutions":
@@ -77,7 +98,17 @@ def _layers(kind: str) -> list[nn.Module]:
     return [nn.Conv2d(1, 3, 3), Branches(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, DIM)]
 
 
-KINDS = ("dense", "convolutions", "normalised", "pooled", "smooth", "residual")
+KINDS = (
+    "dense",
+    "convolutions",
+    "normalised",
+    "pooled",
+    "smooth",
+    "residual",
+    "branching",
+    "grouped",
+    "subnormal",
+)
 
 
 def random_scene(number: int, queries: int = 5, candidates: int = 20) -> Scene:
@@ -96,7 +127,16 @@ def random_scene(number: int, queries: int = 5, candidates: int = 20) -> Scene:
         elif isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.normal_(layer.weight, std=(2 / layer.weight[0].numel()) ** 0.5)
     turn = number // len(KINDS)
-    embedder = wrap(network.eval(), SPEC, unit_norm=bool(turn % 2))
+    if kind == "subnormal":
+        # Every product underflows in part; what is left is scaled up again where the features are compared.
+        assert isinstance(network[1], nn.Linear)
+        with torch.no_grad():
+            network[1].weight.mul_(1e-38)
+            network[1].bias.mul_(1e-38)
+            network[3].weight.mul_(1e38)  # type: ignore[operator]
+    if kind != "branching":
+        network.eval()
+    embedder = wrap(network, SPEC, unit_norm=bool(turn % 2))
     images = torch.rand(queries + candidates, 1, 6, 6)
     images = torch.where(torch.rand(images.shape) < 0.2, images.round(), images)
     classes = torch.randint(0, 3, (queries + candidates,))
@@ -138,6 +178,31 @@ def _trained(steps: int) -> Embedder:
     with suppress(RunError):
         train(parse(table), folder, say=lambda line: None)
     return models.load(folder)
+
+
+def twins_taken_for_each_other() -> int:
+    """Pairs of networks with the same weights and one other setting whose fingerprints are equal; prints how many."""
+    twins: list[tuple[nn.Module, nn.Module]] = [
+        (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
+        (nn.ELU(1.0), nn.ELU(1.5)),
+        (nn.Hardtanh(-1, 1), nn.Hardtanh(-2, 1)),
+        (nn.MaxPool2d(2), nn.MaxPool2d(2, ceil_mode=True)),
+        (nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1)),
+        (nn.AvgPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1, count_include_pad=False)),
+        (nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 1, 3, padding=2, dilation=2)),
+        (nn.Conv2d(1, 1, 2, stride=1), nn.Conv2d(1, 1, 2, stride=2)),
+        (nn.BatchNorm2d(1, eps=1e-5), nn.BatchNorm2d(1, eps=1e-2)),
+    ]
+    same = 0
+    for one, other in twins:
+        other.load_state_dict(one.state_dict())
+        prints = [
+            wrap(nn.Sequential(layer, nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval(), SPEC).fingerprint()
+            for layer in (one, other)
+        ]
+        same += prints[0] == prints[1]
+    print(f"settings: {len(twins)} pairs of networks, {same} taken for each other")
+    return same
 
 
 def scenes(networks: int, trained: bool) -> Iterator[Scene]:

@@ -98,8 +98,14 @@ def served(
             raise SystemExit("the service did not start")
         # Its log is read, and forgotten unless it is wanted, so that the pipe does not fill.
         kept: list[str] | deque[str] = deque(maxlen=0) if lines is None else lines
-        threading.Thread(target=lambda: kept.extend(process.stderr or ()), daemon=True).start()
-        yield address, process.pid
+        reading = threading.Thread(target=lambda: kept.extend(process.stderr or ()), daemon=True)
+        reading.start()
+        try:
+            yield address, process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            reading.join(60)
+            process.stderr.close()
     finally:
         process.send_signal(signal.SIGTERM)
         if process.wait(60) != 0:

@@ -28,7 +28,7 @@ from _common import report
 # isort: split
 import numpy as np
 
-from holdfast.gallery import Boxes, EmbedderInfo, Gallery, columns
+from holdfast.gallery import Boxes, EmbedderInfo, Gallery, columns, meta
 
 DIM = 8
 EPS = 0.1
@@ -140,7 +140,7 @@ def content(gallery: Gallery) -> Content:
             return {}
         vectors, slots = gallery.vectors(ids), np.arange(len(ids))
         connection = gallery._store.connection
-        for kind, column in columns.declared(connection).items():
+        for kind, column in meta.read(connection).columns.items():
             stored = columns.gather(connection, column, slots)
             assert (gallery._store.gather(kind, slots) == stored).all(), f"the cache has another '{kind}'"
         assert (vectors == vectors[:, :1]).all(), "a vector is of two writes"

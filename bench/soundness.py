@@ -1,8 +1,11 @@
 """Attack certified claims until 10⁶ attempts have failed; compare certificates with exact answers.
 
 An attempt is one altered image, or one set of altered candidates (and query), measured by float32
-inference and checked against every rank interval and certified hit of its query. The value is the
-number of attempts that broke a claim, plus claims beyond an exact answer. `--quick` makes 20,000.
+inference and checked against every rank interval and certified hit of its query. Some are made on files that are
+altered at their own size, saved, decoded, resized and searched for; some of those by HTTP. Networks include train/eval
+branches, groups and subnormal weights; inference runs under switched precisions. Pairs of networks that differ in one
+setting must be told apart. The value is the number of attempts that broke a claim, plus claims beyond an exact answer
+and pairs that were taken for each other. `--quick` makes 20,000.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from _common import report
 def run(attempts: int, *, networks: int, trained: bool, exact: int) -> tuple[int, int]:
     """Attempts made and violations; prints what was tried."""
     from _attempts import SHARES, Tally, try_scene
+    from _doors import try_files, try_service
     from _exact import candidate_slack, query_slack
-    from _scenes import scenes
+    from _scenes import scenes, twins_taken_for_each_other
 
     total = {name: Tally() for name in SHARES}
     by_trained = attempts // 20 if trained else 0
@@ -37,7 +41,14 @@ def run(attempts: int, *, networks: int, trained: bool, exact: int) -> tuple[int
             f"{name}: {tally.attempts:,} attempts, {tally.violations} violations; "
             f"{share:.0%} of the comparisons are claimed"
         )
-    violations = sum(tally.violations for tally in total.values())
+    total["files"], total["http"] = try_files(attempts // 50), try_service(attempts // 500)
+    for name in ("files", "http"):
+        tally = total[name]
+        share = tally.claimed / tally.comparisons
+        print(
+            f"{name}: {tally.attempts:,} attempts, {tally.violations} violations; {share:.0%} of the hits certified"
+        )
+    violations = sum(tally.violations for tally in total.values()) + twins_taken_for_each_other()
     for name, slack in {"query": query_slack(exact), "candidates": candidate_slack(3 * exact)}.items():
         lost = ", ".join(f"{key} {value:.4f}" for key, value in slack.lost.items())
         proved = ", ".join(f"{key} {value}" for key, value in slack.proved.items())

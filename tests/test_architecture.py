@@ -10,7 +10,18 @@ from pathlib import Path
 import holdfast
 
 PACKAGE = Path(holdfast.__file__).parent
-SHARED = {"errors", "spec", "files", "progress", "provenance", "randomness", "threat", "memory", "deadline"}
+SHARED = {
+    "errors",
+    "spec",
+    "files",
+    "progress",
+    "provenance",
+    "randomness",
+    "numbers",
+    "threat",
+    "memory",
+    "deadline",
+}
 ALLOWED = {
     "data": set(),
     "models": set(),

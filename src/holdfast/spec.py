@@ -13,6 +13,13 @@ PictureOf = Literal["file", "network input"]
 """What a claim about an altered picture speaks of: the file as it is decoded, or what the network is given."""
 
 
+CLAIM: dict[PictureOf, str] = {
+    "file": "Sizes are of the file's own pixels, as decoded.",
+    "network input": "Sizes are of the picture as the network sees it, not of the file.",
+}
+"""The sentence that stands beside every claim about altered pixels."""
+
+
 def picture_of(resample: Resample) -> PictureOf:
     """What a claim about pixels speaks of where this filter brought the pictures to their size."""
     return "network input" if resample == "bicubic" else "file"

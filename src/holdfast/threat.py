@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Literal, get_args
 
 from holdfast.errors import ConfigError
+from holdfast.numbers import parse_number
 
 Norm = Literal["linf", "l2"]
+LEVEL = 1 / 255
+"""The least difference between two values of an 8-bit file."""
 Who = Literal["query", "candidates", "both"]
 
 GRAMMAR = (
@@ -36,8 +40,11 @@ class Threat:
             raise ConfigError(f"unknown norm '{self.norm}' in a threat; write {GRAMMAR}")
         if self.who not in get_args(Who):
             raise ConfigError(f"a threat alters the query, the candidates or both, not '{self.who}'")
-        if self.eps is not None and not (0 <= self.eps <= 1 or (self.norm == "l2" and self.eps >= 0)):
-            most = "is 0 or more" if self.norm == "l2" else "lies between 0 and 1 (the image domain)"
+        largest = math.inf if self.norm == "l2" else 1.0
+        if self.eps is not None and not (0 <= self.eps <= largest and math.isfinite(self.eps)):
+            most = (
+                "is 0 or more, and finite" if self.norm == "l2" else "lies between 0 and 1 (the image domain)"
+            )
             raise ConfigError(f"eps {most}, not {self.size or self.eps}")
         if self.most is not None and (self.who != "candidates" or self.most < 0):
             raise ConfigError(
@@ -49,10 +56,20 @@ class Threat:
         size = self.size or ("auto" if self.eps is None else repr(float(self.eps)))
         return f"{self.who}:{self.norm}:{size}{limit}"
 
+    @property
+    def remark(self) -> str | None:
+        """One line for an eps that no 8-bit file can be altered by; None for any other."""
+        if self.eps is None or self.eps >= LEVEL or self.eps == 0:
+            return None
+        return (
+            f"8-bit files differ by whole levels of 1/255 = {floored(LEVEL)}: within "
+            f"{self.norm}:{self.size or self.eps} such a file cannot be altered at all"
+        )
+
     @classmethod
     def parse(cls, text: str) -> Threat:
         """The threat that `text` describes in the grammar above."""
-        found = re.fullmatch(r"(?:(\w+):)?(linf|l2):([^:]+)(?::m=(\d+))?", text.strip())
+        found = re.fullmatch(r"(?:(\w+):)?(linf|l2):([^:]+)(?::m=([0-9]{1,9}))?", text.strip())
         if found is None:
             raise ConfigError(f"'{text}' is not a threat; write {GRAMMAR}")
         who, norm, size, most = found.groups()
@@ -64,7 +81,10 @@ def parse_eps(text: str) -> float:
     """A number, or a fraction such as 8/255."""
     try:
         above, slash, below = text.partition("/")
-        return float(above) / float(below) if slash else float(text)
+        eps = parse_number(above) / (parse_number(below) if slash else 1.0)
+        if eps == 0 and re.search("[1-9]", re.split("[eE/]", above)[0]):
+            raise ValueError("too small for a float")
+        return eps
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"eps is a number or a fraction such as 8/255, not '{text}'") from None
 

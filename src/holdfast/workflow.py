@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.certify.smoothing import Smoothing
-from holdfast.data import read_image
+from holdfast.data import Labels, read_image
 from holdfast.errors import GalleryError, HoldfastError, RunError, StorageError
 from holdfast.gallery import (
     AnyGallery,
@@ -22,13 +22,14 @@ from holdfast.gallery import (
     gallery_exists,
     open_gallery,
 )
-from holdfast.gallery.indexing import Indexed, as_stored, embedder_info, index_images
+from holdfast.gallery.indexing import MAX_REMOVED, Indexed, as_stored, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search, stored_smoothing
 from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import AnyEmbedder, Smoothed
 from holdfast.models.folded import stored
 from holdfast.models.metric import Metric
+from holdfast.models.smoothed import with_rounding
 from holdfast.spec import Resample
 from holdfast.training import Run, merge, parse
 from holdfast.training import train as run_training
@@ -53,7 +54,9 @@ def index(
     out: str | Path,
     *,
     prefix: str = "",
+    labels: Labels = "deepest",
     prune: bool = False,
+    max_removed: float = MAX_REMOVED,
     boxes: float | None = None,
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
@@ -61,17 +64,21 @@ def index(
 ) -> AnyGallery:
     """A gallery at `out` of all images in a folder, tar or bucket; one that is there already is brought up to date.
 
-    With `boxes` it also holds what each candidate can become when its image is altered within linf:eps. With
-    `smooth` its vectors are means over noisy copies, and searches say how far each hit holds in l2. With `metric`
-    distances are those of a learned metric on the embedder's vectors, which the gallery keeps. `resample` is
-    the filter that brings pictures to the network's size, by default the embedder's own.
+    Labels are the folders that hold the images, or with `labels="top"` those at the top. With `prune` images
+    whose file is gone leave it; a run that would remove more than the share `max_removed`
+    removes nothing and is refused. With `boxes` it also holds what each candidate can become when its image is
+    altered within linf:eps. With `smooth` its vectors are means over noisy copies, and searches say how far each
+    hit holds in l2. With `metric` distances are those of a learned metric on the embedder's vectors, which the
+    gallery keeps. `resample` is the filter that brings pictures to the network's size, by default the embedder's own.
     """
     gallery, _ = open_and_index(
         embedder,
         images,
         out,
         prefix=prefix,
+        labels=labels,
         prune=prune,
+        max_removed=max_removed,
         boxes=boxes,
         smooth=smooth,
         metric=metric,
@@ -87,7 +94,9 @@ def open_and_index(
     *,
     location: Path | None = None,
     prefix: str = "",
+    labels: Labels = "deepest",
     prune: bool = False,
+    max_removed: float = MAX_REMOVED,
     boxes: float | None = None,
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
@@ -112,7 +121,16 @@ def open_and_index(
         open_gallery(out, embedder=info) if existed else create_gallery(out, dim=embedder.dim, embedder=info)
     )
     try:
-        done = index_images(embedder, images, gallery, prefix=prefix, prune=prune, boxes=boxes)
+        done = index_images(
+            embedder,
+            images,
+            gallery,
+            prefix=prefix,
+            labels=labels,
+            prune=prune,
+            max_removed=max_removed,
+            boxes=boxes,
+        )
         done.certificates = recheck(gallery)
         done.cache = _refreshed(gallery)
         return gallery, done
@@ -182,6 +200,10 @@ def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
         stored = stored_smoothing(gallery.info.embedder)
     if asked is None:
         return stored
+    if stored is not None and asked.bound is not None and asked.bound == with_rounding(stored.bound):
+        asked = replace(
+            asked, bound=stored.bound
+        )  # Bounds of before were stored without the share for rounding.
     if stored is None:
         raise GalleryError(f"{path} is not smoothed, and cannot become so; index into another gallery")
     unlike = [

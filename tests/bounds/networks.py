@@ -17,6 +17,20 @@ class Residual(nn.Module):
         return torch.relu(x + self.second(torch.relu(self.norm(self.first(x)))))
 
 
+class Gated(nn.Module):
+    """Sums of branches of which one is repeated: over the pixels, and over the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.mask = nn.Conv2d(2, 3, 3), nn.Conv2d(2, 1, 3)
+        self.pool, self.last = nn.AdaptiveAvgPool2d(1), nn.Linear(3 * 36, 4)
+
+    def forward(self, x):
+        y = torch.relu(self.first(x))
+        y = torch.relu(self.mask(x) + y)
+        return self.last(torch.flatten(y + self.pool(y), 1))
+
+
 class Arithmetic(nn.Module):
     """Constants on either side, functions and methods instead of modules."""
 
@@ -82,6 +96,7 @@ def make(kind: str, seed: int) -> tuple[nn.Module, tuple[int, int, int]]:
             nn.Conv2d(2, 3, 3), Residual(3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5)
         ),
         "arithmetic": Arithmetic,
+        "gated": Gated,
         "uneven": lambda: nn.Sequential(
             nn.Conv2d(2, 3, (1, 3), padding="same"),
             nn.LeakyReLU(0.3),
@@ -102,7 +117,7 @@ def make(kind: str, seed: int) -> tuple[nn.Module, tuple[int, int, int]]:
     return net.eval(), shape
 
 
-KINDS = ("linear", "deep", "conv", "norm", "pool", "smooth", "residual", "arithmetic", "uneven")
+KINDS = ("linear", "deep", "conv", "norm", "pool", "smooth", "residual", "arithmetic", "gated", "uneven")
 
 
 def attempts(

@@ -12,7 +12,7 @@ from networks import KINDS, attempts, make
 from torch import nn
 
 from holdfast.bounds import Box, image_box, interval_bounds, linear, linear_bounds, linear_box, trace
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, ModelError
 
 MODES = st.sampled_from(["interval", "crown"])
 
@@ -234,3 +234,21 @@ def test_bad_input():
     net, shape = make("linear", 0)
     with pytest.raises(ConfigError, match="'interval' or 'crown'"):
         linear_bounds(trace(net), image_box(torch.rand(1, *shape), 0.1), torch.ones(1, 6), intermediate="ibp")
+
+
+def test_a_sum_that_would_mix_the_images_is_refused():
+    """With as many axes missing, torch would add the vectors of other images."""
+
+    class Mixing(nn.Module):
+        def forward(self, x):
+            return torch.flatten(x + torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1), 1)
+
+    with pytest.raises(ModelError, match="branches with as many axes, not 3 and 1"):
+        linear_box(trace(Mixing()), image_box(torch.rand(2, 2, 2, 2), 0.1))
+
+
+def test_what_torch_refuses_is_one_line_that_names_the_layer():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(9, 4))
+    with pytest.raises(ModelError, match=r"^bounds cannot pass '_?1': ") as error:
+        interval_bounds(trace(net), image_box(torch.rand(2, 2, 2, 2), 0.1))
+    assert "\n" not in str(error.value)

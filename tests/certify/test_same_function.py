@@ -323,6 +323,16 @@ def test_half_precision_inside_is_refused_and_still_searchable():
             Certifier(embedder)
 
 
+@pytest.mark.parametrize("mode", ["BF16", "any"])
+def test_lower_precision_by_the_environment_is_refused(monkeypatch, mode):
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", mode)
+    embedder = wrap(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)).eval(), SHAPE)
+    with pytest.raises(ModelError, match=f"ONEDNN_DEFAULT_FPMATH_MODE={mode}"):
+        Certifier(embedder)
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "strict")
+    Certifier(embedder)
+
+
 def test_another_device_is_refused():
     embedder = wrap(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)).eval(), SHAPE).to("meta")
     with pytest.raises(ModelError, match="on the CPU, and this embedder is on meta"):

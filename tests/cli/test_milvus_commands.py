@@ -46,7 +46,7 @@ def test_a_gallery_in_milvus_answers_as_a_file(shop, address, tmp_path):
     assert (removed["removed"], removed["certificates"]["kept"]) == (1, 1)
     assert f"has no item '{first}'; nothing was removed" in here("gallery", "remove", address, first).err
     assert said("gallery", "compact", address) == {"gallery": address, "bytes": None}
-    assert said("gallery", "verify", address) == {"gallery": address, "problems": []}
+    assert said("gallery", "verify", address) == {"gallery": address, "problems": [], "swept": []}
     assert here("gallery", "verify", address).out == f"{address} is sound\n"
     assert len(said("gallery", "certificates", address)) == 1
 

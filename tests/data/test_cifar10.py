@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,58 @@ def test_a_pickle_cannot_call_anything(tmp_path: Path) -> None:
 def test_what_is_no_batch_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match=r"^some/batch "):
         read_batch(content, "some/batch")
+
+
+def doubled(first: bytes, join: bytes, times: int = 40) -> bytes:
+    """A value that holds the one before it twice, `times` over: a few bytes that describe 2^40 values."""
+    put = b"".join(b"h" + bytes([n]) + b"h" + bytes([n]) + join + b"q" + bytes([n + 1]) for n in range(times))
+    return first + b"q\x00" + put
+
+
+IMAGE = pickle.dumps({b"data": np.zeros((1, 3072), np.uint8)}, protocol=2)
+COPIES = b"".join(b"c_codecs\nencode\nh\x00X\x06\x00\x00\x00latin1\x86R" for _ in range(300))
+HOSTILE = {
+    # The memory of pickle grows to the largest number that is written to: 16 GB here.
+    "a far place in the memory": b"\x80\x02]r\xff\xff\xff\x7f.",
+    "nested labels": IMAGE[:-1] + b"U\x06labels" + doubled(b"K\x01", b"\x86") + b"s.",
+    "nested labels with a list inside": IMAGE[:-1] + b"U\x06labels" + doubled(b"]", b"\x86") + b"s.",
+    "a nested name": b"\x80\x02}" + doubled(b"K\x01", b"\x86") + b"K\x01s.",
+    "nested text": b"\x80\x02c_codecs\nencode\n" + doubled(b"K\x01", b"\x86") + b"\x85R.",
+    "text many times over": b"\x80\x02X\x00\x00\x10\x00" + b"a" * 2**20 + b"q\x00(" + COPIES + b"l.",
+    "very many values": b"\x80\x02(" + b"]" * 300_000 + b"l.",
+    "a set": b"\x80\x04\x8f(" + doubled(b"K\x01", b"\x86") + b"\x90.",
+    "marks": b"\x80\x02" + b"(" * 300_000 + b".",
+    "deeply nested": b"\x80\x02]" + b"\x85" * 190_000 + b".",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_few_bytes_take_little_time_and_memory(kind: str) -> None:
+    start = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"^some/batch "):
+            read_batch(HOSTILE[kind], "some/batch")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * 2**20
+    assert time.process_time() - start < 10
+
+
+def test_a_file_larger_than_any_batch_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(2**40)
+    with pytest.raises(DataError, match=r"data_batch_1 in .* is larger than any CIFAR-10 batch"):
+        data.load(f"cifar10:{tmp_path}")
+
+
+def test_deeply_nested_labels_beside_pictures_are_refused(batches: Any, make: Any, tmp_path: Path) -> None:
+    write_png(batches, tmp_path, make)
+    (tmp_path / "train_lables.json").write_text("[" * 200_000)
+    with pytest.raises(DataError, match="is not a list of labels"):
+        data.load(f"cifar10:{tmp_path}")
 
 
 def test_damaged_layouts_are_refused(batches: Any, make: Any, tmp_path: Path) -> None:

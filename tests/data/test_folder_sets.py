@@ -116,12 +116,22 @@ def test_a_split_that_is_not_there_or_not_known_is_refused(shop: Path, make: Any
         data.load(str(tmp_path / "one"), split="open")
 
 
-def test_deeper_folders_belong_to_the_class_above_them(make: Any, tmp_path: Path) -> None:
+def test_the_class_of_an_image_is_the_deepest_folder_or_the_one_at_the_top(make: Any, tmp_path: Path) -> None:
     for name in ("hat/red/a.png", "hat/b.png", "shoe/old/left/c.png"):
         make.file(tmp_path / "deep" / name)
     found = data.load(str(tmp_path / "deep"), spec=SPEC)
-    assert found.train.classes == ("hat", "shoe")
+    assert found.train.classes == ("hat", "hat/red", "shoe/old/left")
     assert found.read == 3
+    assert data.load(str(tmp_path / "deep"), spec=SPEC, labels="top").train.classes == ("hat", "shoe")
+    assert data.load_images(tmp_path / "deep", spec=SPEC)[0].classes == found.train.classes
+
+
+def test_folders_of_one_name_below_others_are_classes_of_their_own(make: Any, tmp_path: Path) -> None:
+    for name in ("train/Fruit/Apple/a.png", "train/Juice/Apple/b.png", "test/Fruit/Apple/c.png"):
+        make.file(tmp_path / "shop" / name)
+    found = data.load(str(tmp_path / "shop"), spec=SPEC)
+    assert (found.split, found.train.classes) == ("given", ("Fruit/Apple", "Juice/Apple"))
+    assert found.test.require_labels("a test").tolist() == [0]
 
 
 def test_other_files_are_passed_over_and_bad_images_are_named(shop: Path, make: Any) -> None:
@@ -186,7 +196,11 @@ def test_all_images_of_a_folder_keep_their_whole_names(shop: Path, parted: Path,
     images, _ = data.load_images(shop.parent, spec=SPEC)
     assert len(images) == 42
     assert images.ids[0] == "parted/test/hat/test0.png"
+    assert "parted/test/hat" in images.classes
+    images, _ = data.load_images(shop.parent, spec=SPEC, labels="top")
     assert images.classes == ("parted", "shop")
+    images, _ = data.load_images(parted, spec=SPEC)
+    assert images.classes == ("hat", "shoe"), "train and test are no classes"
     make.file(shop / "loose.png")
     loose, _ = data.load_images(str(shop), spec=SPEC)
     assert loose.labels is None

@@ -65,13 +65,15 @@ def test_the_saved_picture_is_allowed_and_does_what_is_said(gallery, embedder, p
     item = {"raise": first[20].id, "lower": first[0].id}.get(want)
     done = attack_photo(gallery, embedder, pixels, f"{want}:{item}" if item else want, THREAT, settings=QUICK)
     assert np.abs(done.altered.astype(int) - pixels).max() <= 16
+    assert (decode(png(done.altered), None) == done.altered).all()
     saved = decode(png(done.altered), SPEC)
-    assert (saved == done.altered).all()
     forms = {form.form: form for form in done.seen}
     assert list(forms) == ["clean", "PNG", "JPEG 95", "JPEG 75"]
     assert forms["clean"].rank == rank_of(gallery, embedder, pixels, done.item)
     assert forms["PNG"].rank == rank_of(gallery, embedder, saved, done.item)
-    assert forms["JPEG 75"].rank == rank_of(gallery, embedder, jpeg(saved, 75), done.item)
+    assert forms["JPEG 75"].rank == rank_of(
+        gallery, embedder, decode(jpeg(done.altered, 75), SPEC), done.item
+    )
     before, after = forms["clean"].rank, forms["PNG"].rank
     if want == "raise":
         assert (before, after) == (21, 1)
@@ -87,8 +89,8 @@ def test_the_saved_picture_is_allowed_and_does_what_is_said(gallery, embedder, p
 def test_jpeg_is_a_real_round_trip(pixels):
     buffer = io.BytesIO()
     Image.fromarray(pixels.transpose(1, 2, 0)).save(buffer, "JPEG", quality=75)
-    assert (jpeg(pixels, 75) == decode(buffer.getvalue(), SPEC)).all()
-    assert (jpeg(pixels, 75) != pixels).any()
+    assert jpeg(pixels, 75) == buffer.getvalue()
+    assert (decode(jpeg(pixels, 75), None) != pixels).any()
 
 
 def test_a_black_box_can_be_attacked(place, pixels):

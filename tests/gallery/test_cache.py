@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from PIL import Image
 
-from holdfast.gallery import Boxes, Gallery, cache, columns, verify_file
+from holdfast.gallery import Boxes, Gallery, cache, columns, meta, verify_file
 from holdfast.models import wrap
 from holdfast.workflow import open_and_index
 
@@ -51,7 +51,7 @@ def files(path: Path) -> list[Path]:
 
 def stored(gallery: Gallery, kind: str) -> list[list[float]]:
     connection = gallery._store.connection
-    column = columns.declared(connection)[kind]
+    column = meta.read(connection).columns[kind]
     return columns.gather(connection, column, np.arange(len(gallery))).tolist()
 
 

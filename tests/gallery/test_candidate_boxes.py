@@ -10,14 +10,14 @@ import time
 import numpy as np
 import pytest
 import torch
-from gallery_reference import DIM, EMBEDDER, names, random
+from gallery_reference import DIM, EMBEDDER, names, random, to_version
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from holdfast.errors import GalleryError, ModelError
-from holdfast.gallery import Boxes, Gallery, columns, verify_file
+from holdfast.gallery import Boxes, Gallery, columns, meta, verify_file
 from holdfast.gallery import boxes as box_columns
 from holdfast.gallery.bounding import Bounder
 from holdfast.models import wrap
@@ -144,7 +144,7 @@ def test_verify_compares_boxes_with_vectors(path, part, change, problem):
         gallery.add(names(9), random(9))
         gallery.add_boxes(EPS, lambda _, vectors: around(vectors))
         connection = gallery._store.connection
-        column = columns.declared(connection)[box_columns.kind(part, EPS)]
+        column = meta.read(connection).columns[box_columns.kind(part, EPS)]
         columns._write(connection, column, 0, change(columns._read(connection, column, 0)), 2)
     assert problem in "\n".join(verify_file(path))
 
@@ -291,16 +291,14 @@ def test_a_network_without_bounds_leaves_no_gallery(pictures, tmp_path):
 def test_a_gallery_of_the_first_version_gains_boxes_when_it_is_given_them(path):
     with Gallery.create(path, dim=DIM, embedder=EMBEDDER) as gallery:
         gallery.add(names(3), random(3))
-        connection = gallery._store.connection
-        connection.execute("DROP TABLE certificates")
-        connection.execute("PRAGMA user_version = 1")
+    to_version(path, 1)
     with Gallery.open(path) as gallery:
         assert (gallery.certificates(), gallery.verify()) == ([], [])
-        gallery.add(["x"], random(1))
         connection = gallery._store.connection
         assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        gallery.add(["x"], random(1))
         gallery.add_boxes(EPS, lambda _, vectors: around(vectors))
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
     assert verify_file(path) == []
 
 

@@ -16,7 +16,7 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, discard_gallery, memory, store, verify_file
+from holdfast.gallery import Gallery, columns, creating, discard_gallery, verify_file
 
 PRELUDE = f"""
 import sys
@@ -191,14 +191,13 @@ def test_a_reader_reads_only_the_blocks_that_changed(
     gallery.add(names(40), random(40))
     with Gallery.open(path, readonly=True) as reader:
         read: list[int] = []
-        plain = memory.changed_since
+        plain = columns.read
 
-        def counted(*arguments: object) -> object:
-            for block in plain(*arguments):  # type: ignore[arg-type]
-                read.append(block.number)
-                yield block
+        def counted(connection: object, column: object, mark: columns.Mark) -> object:
+            read.append(mark.number)
+            return plain(connection, column, mark)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(memory, "changed_since", counted)
+        monkeypatch.setattr(columns, "read", counted)
         reader.search(random(1), 3)
         assert read == []
         gallery.add(["image-0013"], random(1, 1), replace=True)
@@ -304,16 +303,16 @@ def test_a_deleted_gallery_takes_no_more_writes(gallery: Gallery, path: Path) ->
 def test_of_two_that_make_a_gallery_the_later_leaves_it_to_the_other(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = store._claim
+    plain = creating._claim
 
     def overtaken(path: Path) -> bool:
         claimed = plain(path)
-        monkeypatch.setattr(store, "_claim", plain)
+        monkeypatch.setattr(creating, "_claim", plain)
         with Gallery.create(path, dim=DIM, embedder=EMBEDDER) as other:
             other.add(["x"], random(1))
         return claimed
 
-    monkeypatch.setattr(store, "_claim", overtaken)
+    monkeypatch.setattr(creating, "_claim", overtaken)
     with pytest.raises(GalleryError, match="exists already"):
         Gallery.create(path, dim=DIM, embedder=EMBEDDER)
     with Gallery.open(path) as gallery:

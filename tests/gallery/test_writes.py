@@ -114,9 +114,9 @@ def test_removal_rewrites_each_touched_block_once(gallery: Gallery, monkeypatch:
     written: list[int] = []
     plain = columns._write
 
-    def counted(connection: object, column: object, number: int, *rest: object) -> None:
+    def counted(connection: object, column: object, number: int, *rest: object) -> int:
         written.append(number)
-        plain(connection, column, number, *rest)  # type: ignore[arg-type]
+        return plain(connection, column, number, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(columns, "_write", counted)
     assert gallery.remove([*names(6), "nobody", *names(6)]) == 6

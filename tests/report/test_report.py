@@ -103,7 +103,7 @@ def test_hits_page_with_certificates_says_what_they_mean():
     page = hits_page([certified_hits("linf:0.1")], [None], lambda path: None, "shop.gallery")
     assert '<figure class="certified">' in page
     assert '<figure class="hit">' in page
-    for text in ("rank 1–2", "rank 1–9", "CERTIFIED", "UNKNOWN", "by up to 0.1 in each pixel", "first 2"):
+    for text in ("rank 1–2", "rank 1–9", "CERTIFIED", "UNKNOWN", "altered by up to 0.1", "first 2"):
         assert text in page
     assert "ε 0.1250" not in page
     assert EVIL not in page

@@ -11,7 +11,7 @@ import pytest
 from serving import ask, png, problem, serving
 
 from holdfast.certify import Verdict
-from holdfast.data import decode
+from holdfast.data import decode, fitted
 from holdfast.gallery import Gallery, Hit
 from holdfast.gallery.made_by import open_with_embedder
 from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
@@ -165,8 +165,8 @@ def test_what_others_remove_meanwhile_breaks_no_certificate(own_shop, monkeypatc
             gallery.remove(found[:1])
         return pixels
 
-    pixels = decode(own_shop.picture(), served.embedder.spec)
-    before = served.certified(pixels, 3, Threat.parse("linf:0"))
+    pixels = decode(own_shop.picture(), None)
+    before = served.certified(fitted(pixels, served.embedder.spec), 3, Threat.parse("linf:0"))
     found += [entry.hit.id for entry in before.found.hits if entry.verdict == Verdict.CERTIFIED]
     monkeypatch.setattr(attacking, "_altered", altered)
     done = attacking.attack(served, pixels, 3, Threat.parse("linf:0"), "shift")

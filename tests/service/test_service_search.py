@@ -222,6 +222,9 @@ def test_a_smoothed_gallery(shop, tmp_path_factory, rule):
             embedder = smoothed(base, how)
             picture = decode_picture(content, base.spec)
             expected = smoothed_search(opened, embedder, picture.pixels, 3, seed=11, stretch=picture.stretch)
+            of_input = smoothed_search(opened, embedder, picture.pixels, 3, seed=11)
+        assert (answer["picture"], of_input.picture) == ("file", "network input")
+        assert 0 < of_input.hits[0].radius - expected.hits[0].radius < 1e-4
         assert [(h["id"], h["verdict"]) for h in answer["hits"]] == [
             (e.hit.id, str(e.verdict)) for e in expected.hits
         ]

@@ -14,8 +14,8 @@ from holdfast.errors import ConfigError, ModelError
 from holdfast.models import Embedder
 from holdfast.models.embedder import placement
 from holdfast.models.inference import plain_arithmetic
+from holdfast.models.inputs import Shape
 from holdfast.models.modes import evaluating
-from holdfast.spec import ImageSpec
 
 
 class Access(ABC):
@@ -23,7 +23,8 @@ class Access(ABC):
 
     gradients: bool = False
     lists: bool = False
-    spec: ImageSpec | None = None
+    shape: Shape | None = None
+    """Of the images that can be altered; None: any."""
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.float32
 
@@ -49,7 +50,7 @@ class WhiteBox(Access):
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.device, self.dtype = placement(module)
-        self.spec = module.spec if isinstance(module, Embedder) else None
+        self.shape = module.spec.shape if isinstance(module, Embedder) else None
 
     def see(self, images: Tensor) -> Tensor:
         with torch.no_grad():

@@ -18,9 +18,8 @@ from holdfast.attacks.objectives.base import Objective
 from holdfast.attacks.optimisers import OPTIMISERS
 from holdfast.attacks.optimisers.base import Optimiser, Problem
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.models.inputs import Images, Read, reader
+from holdfast.models.inputs import Images, Read, by_sides, reader
 from holdfast.progress import bar
-from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 
 PIXELS = 2**22
@@ -212,17 +211,16 @@ def _solve(problem: Problem, optimiser: Optimiser, eight_bit: bool) -> Altered:
 def _reader(access: Access, images: Images) -> tuple[int, Read]:
     """How many images there are, and how to read a part of them as checked floats."""
     if isinstance(images, list | tuple):
-        sizes = sorted({"x".join(str(side) for side in np.shape(image)) for image in images})
+        sizes = sorted({by_sides(np.shape(image)) for image in images})
         if len(sizes) > 1:
             raise ModelError(f"images of one size can be attacked together; found {', '.join(sizes[:4])}")
         images = torch.stack([torch.as_tensor(image) for image in images])
-    spec = access.spec
-    if spec is None:
-        shape = getattr(getattr(images, "spec", None), "shape", None) or np.shape(images)[1:]  # type: ignore[arg-type]
-        if len(shape) != 3:
-            raise ModelError(f"images are N x C x H x W, found {'x'.join(map(str, np.shape(images)))}")  # type: ignore[arg-type]
-        spec = ImageSpec(*shape)
-    return reader(images, spec)
+    wanted = access.shape
+    if wanted is None:
+        wanted = getattr(getattr(images, "spec", None), "shape", None) or np.shape(images)[1:]  # type: ignore[arg-type]
+        if len(wanted) != 3:
+            raise ModelError(f"images are N x C x H x W, found {by_sides(np.shape(images))}")  # type: ignore[arg-type]
+    return reader(images, wanted)
 
 
 def _batch_size(image: Tensor, candidates: object, targets: Tensor | None) -> int:

@@ -35,7 +35,7 @@ class NoisyBox(Access):
 
     def __init__(self, base: Embedder, sigma: float, seed: int, copies: int = COPIES) -> None:
         self._box = WhiteBox(base)
-        self.spec, self.device, self.dtype = base.spec, self._box.device, self._box.dtype
+        self.shape, self.device, self.dtype = base.spec.shape, self._box.device, self._box.dtype
         chance = generator(seed, "noisy box")
         self._noise = sigma * torch.randn((copies, *base.spec.shape), generator=chance).to(
             self.device, self.dtype

@@ -10,20 +10,22 @@ from torch import Tensor
 
 from holdfast.attacks.access import Access
 from holdfast.data.fit import luma_weights, weights
+from holdfast.models.inputs import Shape
 from holdfast.spec import ImageSpec
 
 
 class Resized(Access):
-    """`inner` for pictures of their own `size` (channels, height, width), brought to `spec` by its bilinear filter.
+    """`inner` for pictures of their own `shape`, brought to `spec` by its bilinear filter.
 
     The same linear map as the decoder's, in float32: what an attack finds is measured again through a file.
     """
 
-    def __init__(self, inner: Access, size: tuple[int, int, int], spec: ImageSpec) -> None:
+    def __init__(self, inner: Access, shape: Shape, spec: ImageSpec) -> None:
         self._inner, self._channels = inner, spec.channels
+        self.shape = shape
         self.gradients, self.lists = inner.gradients, inner.lists
         self.device, self.dtype = inner.device, inner.dtype
-        _, height, width = size
+        _, height, width = shape
         self._rows, self._columns = (
             torch.from_numpy(one.dense()).to(self.device, self.dtype) for one in weights(width, height, spec)
         )
@@ -48,7 +50,7 @@ class Resized(Access):
         return small.expand(-1, self._channels, -1, -1)
 
 
-def through_file(inner: Access, size: tuple[int, ...], spec: ImageSpec) -> Access:
-    """`inner` for pictures of a file's own size where claims are of the file; as it is where they are not."""
-    channels, height, width = size
+def through_file(inner: Access, shape: tuple[int, ...], spec: ImageSpec) -> Access:
+    """`inner` for pictures of a file's own shape where claims are of the file; as it is where they are not."""
+    channels, height, width = shape
     return Resized(inner, (channels, height, width), spec) if spec.picture == "file" else inner

@@ -27,6 +27,7 @@ from holdfast.bounds.operations import (
     Scale,
     Sum,
 )
+from holdfast.bounds.refusals import unsupported as _unsupported
 from holdfast.errors import ModelError
 from holdfast.models import Embedder
 from holdfast.models.folded import UnitNorm
@@ -254,10 +255,6 @@ def _attribute(root: nn.Module, name: str) -> Tensor:
     for part in name.split("."):
         value = getattr(value, part)
     return value.detach() if isinstance(value, Tensor) else torch.tensor(value)
-
-
-def _unsupported(what: str, where: str) -> ModelError:
-    return ModelError(f"bounds do not know the operation {what} (at '{where}'); use another layer there")
 
 
 def _keep(layer: Any) -> None:

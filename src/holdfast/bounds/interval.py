@@ -8,6 +8,7 @@ from holdfast.bounds.activations import Relu
 from holdfast.bounds.box import TINY, Box
 from holdfast.bounds.graph import INPUT, Graph
 from holdfast.bounds.operations import Affine, Convolution, Linear, Reshape, allowance
+from holdfast.bounds.refusals import passing
 
 _FINAL = 2.0**-21
 _LARGEST = 2.0**100
@@ -39,15 +40,19 @@ def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -
         # Networks of some size spend more on fresh memory than on the arithmetic of activations.
         over = done == set(step.inputs) <= spare and not torch.is_grad_enabled()
         operation = step.operation
-        if over and isinstance(operation, Relu) and (layer := _only_layer_behind(graph, number)) and rounding:
-            box = operation.interval_over(inputs, rounding, allowance(layer.terms, inputs[0].centre.dtype))
-            paid.add(number + 1)
-        elif over and isinstance(operation, Affine):
-            box = operation.interval_over(inputs, rounding, paid=step.inputs[0] in paid)
-        else:
-            box = (operation.interval_over if over else operation.interval)(inputs, rounding)
-            if paid.issuperset(step.inputs):
+        layer = _only_layer_behind(graph, number) if over and isinstance(operation, Relu) else None
+        with passing(step.name):
+            if isinstance(operation, Relu) and layer is not None and rounding:
+                box = operation.interval_over(
+                    inputs, rounding, allowance(layer.terms, inputs[0].centre.dtype)
+                )
                 paid.add(number + 1)
+            elif over and isinstance(operation, Affine):
+                box = operation.interval_over(inputs, rounding, paid=step.inputs[0] in paid)
+            else:
+                box = (operation.interval_over if over else operation.interval)(inputs, rounding)
+                if paid.issuperset(step.inputs):
+                    paid.add(number + 1)
         boxes[number + 1] = _within_float32(box) if rounding else box
         if over or step.operation.fresh:
             spare.add(number + 1)

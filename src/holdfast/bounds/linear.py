@@ -19,6 +19,7 @@ from holdfast.bounds.box import Box
 from holdfast.bounds.graph import INPUT, Graph, Step
 from holdfast.bounds.interval import all_boxes
 from holdfast.bounds.operations import OWN, Affine, Reshape, Sum
+from holdfast.bounds.refusals import passing
 from holdfast.errors import ConfigError
 
 Intermediate = Literal["interval", "crown"]
@@ -111,9 +112,10 @@ def _relaxed(
                     boxes[i] = _tightened(steps[:i], boxes[: i + 1], errors[:i])
             bent = True
         inputs = [boxes[i] for i in step.inputs]
-        boxes.append(step.operation.interval(inputs, rounding))
-        if rounding:
-            errors.append(step.operation.error(inputs))
+        with passing(step.name):
+            boxes.append(step.operation.interval(inputs, rounding))
+            if rounding:
+                errors.append(step.operation.error(inputs))
     return boxes, errors
 
 
@@ -164,7 +166,8 @@ def _carried(steps: Sequence[Step], boxes: Sequence[Box], errors: Sequence[Tenso
         step = steps[number]
         if errors:
             constant = constant - (slope.abs() * errors[number]).flatten(2).sum(2)
-        back, added = step.operation.backward(slope, [boxes[i] for i in step.inputs])
+        with passing(step.name):
+            back, added = step.operation.backward(slope, [boxes[i] for i in step.inputs])
         constant = constant + added
         for i, part in zip(step.inputs, back, strict=True):
             slopes[i] = slopes[i] + part if i in slopes else part

@@ -402,10 +402,15 @@ class Reshape(Operation):
 
 
 class Sum(Operation):
-    """The sum of two branches."""
+    """The sum of two branches; one may be repeated to the other's shape, image by image."""
 
     def interval(self, boxes: Sequence[Box], rounding: bool) -> Box:
         one, other = boxes
+        if one.centre.ndim != other.centre.ndim:
+            raise ModelError(
+                f"bounds know sums of branches with as many axes, not {one.centre.ndim - 1} and "
+                f"{other.centre.ndim - 1}; reshape one of them"
+            )
         centre, radius = one.centre + other.centre, one.radius + other.radius
         if rounding:
             sizes = one.centre.abs() + other.centre.abs() + radius
@@ -413,4 +418,5 @@ class Sum(Operation):
         return Box(centre, radius)
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
-        return [slope, slope], 0.0
+        # Where a branch is repeated, the slopes of its copies add up.
+        return [slope.sum_to_size(*slope.shape[:2], *box.centre.shape[1:]) for box in boxes], 0.0

@@ -8,6 +8,7 @@ or only after some number of calls, cannot be found in this way.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from holdfast.models.inference import inference
 
 _EXACT = (torch.float32, torch.float64)
 _EPS = 1 / 16
+_FAST_MATH = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+"""What oneDNN reads once, when it is loaded; no setting of torch overrides it."""
 
 
 def features(embedder: Embedder, images: Tensor) -> Tensor:
@@ -33,6 +36,12 @@ def features(embedder: Embedder, images: Tensor) -> Tensor:
 
 def check_place(embedder: Embedder) -> None:
     """Refuse a network that does not compute in float32 or float64 on the CPU."""
+    for variable in _FAST_MATH:
+        if os.environ.get(variable, "STRICT").upper() not in ("", "STRICT"):
+            raise ModelError(
+                f"certificates hold for full float32 products, and {variable}={os.environ[variable]} allows others; "
+                "unset it and start again"
+            )
     for tensor in (*embedder.parameters(), *embedder.buffers()):
         if tensor.is_floating_point() and tensor.dtype not in _EXACT:
             raise _half(tensor.dtype)

@@ -49,7 +49,7 @@ class Certifier:
 
         `eps` is one number, or one for each image.
         """
-        check_shape(tuple(images.shape), self._embedder.spec)
+        check_shape(tuple(images.shape), self._embedder.spec.shape)
         parts = []
         with torch.no_grad():
             for start in range(0, max(1, len(images)), 200):

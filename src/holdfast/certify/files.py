@@ -26,13 +26,14 @@ Size = TypeVar("Size", float, Tensor, float | Tensor)
 def at_network(eps: Size, spec: ImageSpec) -> Size:
     """The ℓ∞ eps at the network's input that covers every file altered by at most `eps`; 0 stays 0.
 
-    Of bicubic pictures nothing is known: the eps is that of the network's input, as it is.
+    Of bicubic pictures nothing is known: the eps is that of the network's input, as it is. No two images in [0, 1]
+    are farther apart than 1.
     """
     if spec.picture == "network input":
         return eps
     if isinstance(eps, Tensor):
-        return torch.where(eps > 0, eps * _SHARE + _PIXEL, eps)
-    return eps * _SHARE + _PIXEL if eps > 0 else eps
+        return torch.where(eps > 0, (eps * _SHARE + _PIXEL).clamp(max=1), eps)
+    return min(1.0, eps * _SHARE + _PIXEL) if eps > 0 else eps
 
 
 @dataclass(frozen=True)

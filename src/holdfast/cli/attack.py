@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.output import Json, print_json, print_table
+from holdfast.cli.output import Json, note_threats, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.evaluate.photo import AlteredPhoto
@@ -55,6 +55,7 @@ def attack(
     from holdfast.threat import Threat
 
     wanted = Threat.parse(threat)
+    note_threats(wanted)
     if out.suffix.lower() != ".png":
         raise ConfigError(f"--out is a .png file, which keeps every pixel; found {out.name}")
     opened, embedder = open_with_embedder(gallery, model)

@@ -9,11 +9,13 @@ import typer
 
 from holdfast.cli.output import (
     Json,
+    LabelsOption,
     On,
     SplitOption,
     Workers,
     note,
     note_reading,
+    note_threats,
     number,
     print_json,
     print_table,
@@ -29,7 +31,7 @@ def certify(
     context: typer.Context,
     model: Annotated[
         Path,
-        typer.Argument(help="A run's folder or a checkpoint; with --smooth also FILE.py:NAME or FILE.onnx."),
+        typer.Argument(help="A run's folder, a checkpoint or FILE.py:NAME; with --smooth also FILE.onnx."),
     ],
     threat: Annotated[
         list[str] | None,
@@ -66,6 +68,7 @@ def certify(
         typer.Option("--images", help="All images of a folder or tar instead of a data set's test part."),
     ] = None,
     split: SplitOption = None,
+    labels: LabelsOption = None,
     k: Annotated[str, typer.Option(help="The Ks of the table.")] = "1,10,20,40",
     queries: Annotated[int, typer.Option(min=1, help="Draw this many queries.")] = 1000,
     candidates: Annotated[
@@ -107,6 +110,7 @@ def certify(
     from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed
     from holdfast.evaluate.spread import spread_over
     from holdfast.models import Embedder, Smoothed
+    from holdfast.spec import CLAIM
     from holdfast.threat import Threat
 
     if bool(threat) == bool(smooth):
@@ -119,27 +123,27 @@ def certify(
         raise ConfigError("--marks and --attack go with --smooth")
     how = parse_smoothing(smooth) if smooth else None
     threats, ks = [Threat.parse(text) for text in threat or ()], parse_ks(k)
+    note_threats(*threats)
     if how is not None:
         check_samples(how, max(ks), max(ks))
     fewer = [] if marks is None else parse_ks(marks, "--marks")
     sizes = [_size(text) for text in attack or ()]
-    foreign = models.named_by_file(model)
-    if foreign and not smooth:
-        raise ConfigError(f"{model} has no layers that bounds could pass; certify it by --smooth")
     if images_folder is not None and (data is not None or held_out):
         raise ConfigError("give one of --data, --images and --held-out")
     spread = context.with_resource(spread_over(on, workers))
     embedder = models.find(model, spec_of(image_size, channels))
     if isinstance(embedder, Smoothed):
         raise ModelError(f"{model} is smoothed already")
+    if not smooth and not isinstance(embedder, Embedder):
+        raise ModelError(f"{model} has no layers that bounds could pass; certify it by --smooth")
     home = home_of(model)
     if held_out:
         images = training.held_out(home)
     else:
         dataset = (
-            test_part(embedder, home, data, split)
+            test_part(embedder, home, data, split, labels)
             if images_folder is None
-            else folder_part(embedder, images_folder)
+            else folder_part(embedder, images_folder, labels)
         )
         note_reading(dataset.read, dataset.skipped)
         images = dataset.test
@@ -185,7 +189,7 @@ def certify(
             spread=spread,
         )
     elif not isinstance(embedder, Embedder):
-        raise ModelError(f"{model} has no layers that bounds could pass; certify it by --smooth")
+        raise AssertionError("checked above")
     elif any(t.eps is None for t in threats):
         if len(threats) > 1:
             raise ConfigError("ask for an auto threat by itself; its table is another one")
@@ -204,6 +208,7 @@ def certify(
         print_curve(done, title)
     else:
         print_certified(done, title)
+    print(CLAIM["network input"])
     print(f"rows: {done.folder / ROWS}")
 
 

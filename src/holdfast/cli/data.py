@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.output import Json, note, print_json, print_table
+from holdfast.cli.output import Json, LabelsOption, note, print_json, print_table
 
 app = typer.Typer(help="Data sets: list, describe, fetch, export.", no_args_is_help=True)
 
@@ -39,15 +39,18 @@ def list_(json: Json = False) -> None:
 @app.command()
 def info(
     name: Annotated[str, typer.Argument(help="A data set's name, NAME:PATH, or a folder or tar of images.")],
+    labels: LabelsOption = None,
     json: Json = False,
 ) -> None:
     """Describe one data set: licence, size, where it was found or how to get it."""
-    from holdfast.data import describe
+    from holdfast.data import classes_line, describe
 
-    found = describe(name)
+    found = describe(name, labels or "deepest")
     if json:
         print_json(found)
         return
+    if "class_names" in found:
+        found["classes"] = classes_line(found.pop("class_names"))
     print_table(
         ["", ""], [[key.replace("_", " "), str(value)] for key, value in found.items() if value is not None]
     )

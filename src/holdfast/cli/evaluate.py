@@ -11,6 +11,7 @@ from holdfast.cli.output import (
     Channels,
     ImageSize,
     Json,
+    LabelsOption,
     On,
     SplitOption,
     Workers,
@@ -22,7 +23,7 @@ from holdfast.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.data import Dataset, Split
+    from holdfast.data import Dataset, Labels, Split
     from holdfast.models import AnyEmbedder
     from holdfast.spec import ImageSpec
 
@@ -35,6 +36,7 @@ def evaluate(
         typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
     ] = None,
     split: SplitOption = None,
+    labels: LabelsOption = None,
     queries: Annotated[
         int | None, typer.Option(min=1, help="Draw this many queries; all images if left out.")
     ] = None,
@@ -109,9 +111,9 @@ def evaluate(
     if images is not None:
         if data is not None:
             raise ConfigError("give --data or --images, not both")
-        dataset = folder_part(embedder, images)
+        dataset = folder_part(embedder, images, labels)
     else:
-        dataset = test_part(embedder, home, data, split)
+        dataset = test_part(embedder, home, data, split, labels)
     note_reading(dataset.read, dataset.skipped)
     if attacks is not None:
         from holdfast.cli.attacked import run_attacks
@@ -194,16 +196,21 @@ def spec_of(image_size: int | None, channels: int) -> ImageSpec | None:
     return None if image_size is None else ImageSpec(channels, image_size, image_size)
 
 
-def folder_part(embedder: AnyEmbedder, images: Path) -> Dataset:
+def folder_part(embedder: AnyEmbedder, images: Path, labels: Labels | None = None) -> Dataset:
     """All images of a folder, as something to test on."""
     from holdfast import data as data_sets
 
-    found, skipped = data_sets.load_images(images, spec=embedder.spec)
+    found, skipped = data_sets.load_images(images, spec=embedder.spec, labels=labels or "deepest")
     return data_sets.Dataset(found.name, found.take([]), found, "given", skipped, len(found))
 
 
-def test_part(embedder: AnyEmbedder, run: Path, data: str | None, split: Split | None) -> Dataset:
-    """The data set asked for, or the run's own, in the embedder's shape; the run's split where it is the run's set."""
+def test_part(
+    embedder: AnyEmbedder, run: Path, data: str | None, split: Split | None, labels: Labels | None
+) -> Dataset:
+    """The data set asked for, or the run's own, in the embedder's shape.
+
+    The split and the class folders are the run's where it is the run's set.
+    """
     from holdfast import data as data_sets
     from holdfast.errors import ConfigError
     from holdfast.training import CONFIG, read_config
@@ -213,16 +220,17 @@ def test_part(embedder: AnyEmbedder, run: Path, data: str | None, split: Split |
     if data is None or (run / CONFIG).exists():
         stored = read_config(run).data
         if data is None or stored.name == data_sets.absolute(data):
-            data, split = stored.name, split or stored.split
-    return data_sets.load(data, spec=embedder.spec, split=split)
+            data, split, labels = stored.name, split or stored.split, labels or stored.labels
+    return data_sets.load(data, spec=embedder.spec, split=split, labels=labels or "deepest")
 
 
 def parse_ks(text: str, option: str = "--k") -> list[int]:
     """The numbers of a list such as 1,10,20."""
     from holdfast.errors import ConfigError
+    from holdfast.numbers import parse_whole
 
     try:
-        ks = [int(part) for part in text.split(",")]
+        ks = [parse_whole(part.strip()) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"{option} takes whole numbers such as 1,10,20, not '{text}'") from None
     if min(ks) < 1:

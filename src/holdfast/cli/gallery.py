@@ -11,7 +11,7 @@ import typer
 from holdfast.cli.output import Json, print_json, print_table
 
 app = typer.Typer(
-    help="Galleries: info, certificates, verify, remove, compact, cache, snapshot, replace.",
+    help="Galleries: info, certificates, verify, upgrade, remove, compact, cache, snapshot, replace.",
     no_args_is_help=True,
 )
 
@@ -69,6 +69,7 @@ def certificates(
     """The certificates that a gallery keeps (search --certify … --keep), as last checked."""
     from holdfast.errors import GalleryError
     from holdfast.gallery import open_gallery
+    from holdfast.gallery.values import of_before
 
     with open_gallery(path, readonly=not forget) as gallery:
         if forget:
@@ -78,6 +79,7 @@ def certificates(
                 raise GalleryError(f"{path} keeps no certificate of '{missing[0]}'; nothing was dropped")
             gallery.forget(forget)
         kept, generation = gallery.certificates(), gallery.info.generation
+        current = gallery.info.embedder.current
     if json:
         print_json(
             [
@@ -85,13 +87,15 @@ def certificates(
                     "query": one.query,
                     "threat": one.threat,
                     "k": one.k,
-                    "current": one.generation == generation,
+                    "current": current and one.generation == generation,
                     "hits": [asdict(hit) for hit in one.hits],
                 }
                 for one in kept
             ]
         )
         return
+    if kept and not current:
+        print(of_before(path))
     if not kept:
         print(f"{path} keeps no certificates; keep one with 'holdfast search … --certify THREAT --keep'")
         return
@@ -101,7 +105,11 @@ def certificates(
             one.threat,
             str(one.k),
             f"{one.certified} of {len(one.hits)}",
-            "yes" if one.generation == generation else "no: run 'holdfast index' again",
+            "no: run 'holdfast gallery upgrade'"
+            if not current
+            else "yes"
+            if one.generation == generation
+            else "no: run 'holdfast index' again",
         ]
         for one in kept
     ]
@@ -110,16 +118,60 @@ def certificates(
 
 @app.command()
 def verify(path: Path_, json: Json = False) -> None:
-    """Read everything and compare it with its checksums; exit code 1 if something is wrong."""
+    """Read everything and compare it with its checksums; exit code 1 if something is wrong.
+
+    Beside a sound gallery it removes what killed processes left: temporary files, and uploaded pictures that no
+    item has.
+    """
     from holdfast.gallery import verify_gallery
+    from holdfast.gallery.leftovers import sweep
+    from holdfast.gallery.milvus.address import is_milvus
 
     problems = verify_gallery(path)
+    swept = [] if problems or is_milvus(path) else sweep(Path(path))
     if json:
-        print_json({"gallery": path, "problems": problems})
+        print_json({"gallery": path, "problems": problems, "swept": swept})
     else:
-        print("\n".join(problems) if problems else f"{path} is sound")
+        print("\n".join([*(problems or [f"{path} is sound"]), *swept]))
     if problems:
         raise typer.Exit(1)
+
+
+@app.command()
+def upgrade(
+    path: Path_,
+    model: Annotated[
+        Path | None, typer.Option(help="Path to the embedder, if it has moved since indexing.")
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Folder or tar of the pictures, if they have moved since indexing.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check a gallery of an earlier version against its model, so that its boxes and certificates prove again.
+
+    Every picture that is found is embedded and bounded again; what agrees is kept. A picture that is not found keeps
+    its vector and loses its boxes. Kept certificates are proved again or dropped. All or nothing.
+    """
+    from holdfast.errors import GalleryError
+    from holdfast.gallery import Gallery
+    from holdfast.gallery.made_by import open_with_embedder
+    from holdfast.gallery.milvus.address import is_milvus
+    from holdfast.gallery.upgrading import sentences
+    from holdfast.gallery.upgrading import upgrade as upgraded
+
+    if is_milvus(path):
+        raise GalleryError(f"{path} is in Milvus: index the images again, into a new gallery")
+    gallery, embedder = open_with_embedder(path, model, readonly=False)
+    assert isinstance(gallery, Gallery)
+    with gallery:
+        location = None if model is None else str(model.resolve())
+        found = upgraded(gallery, embedder, images=images, location=location)
+        gallery.refresh_cache()
+    if json:
+        print_json({"gallery": path, **asdict(found)})
+        return
+    print("\n".join(sentences(found, path)))
 
 
 @app.command()

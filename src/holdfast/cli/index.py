@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from holdfast.cli.output import Json, note_reading, print_json
+from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, note_reading, print_json
 
 if TYPE_CHECKING:
     from holdfast.gallery.kept import Rechecked
@@ -18,7 +18,9 @@ def index(
     model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
     images: Annotated[
         str,
-        typer.Argument(help="A folder or tar of images, or s3://BUCKET/PREFIX; folders in it become labels."),
+        typer.Argument(
+            help="A folder or tar of images, or s3://BUCKET/PREFIX; folders in it are the labels."
+        ),
     ],
     out: Annotated[
         str,
@@ -29,7 +31,17 @@ def index(
         ),
     ],
     prefix: Annotated[str, typer.Option(help="Put this before every id, to tell folders apart.")] = "",
+    labels: LabelsOption = None,
     prune: Annotated[bool, typer.Option(help="Remove items whose image file is gone.")] = False,
+    max_removed: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Stop, with nothing removed, where more than this share of the gallery's images would leave it.",
+        ),
+    ] = 0.1,
     boxes: Annotated[
         str | None,
         typer.Option(
@@ -53,11 +65,22 @@ def index(
             "'holdfast metric learn'); the gallery keeps it."
         ),
     ] = None,
+    resample: Annotated[
+        Literal["bilinear", "bicubic"] | None,
+        typer.Option(
+            help="The filter that resizes pictures. With bilinear, claims hold for the file; with bicubic, for what "
+            "the network sees.  [default: the model's own]"
+        ),
+    ] = None,
+    image_size: ImageSize = None,
+    channels: Channels = 3,
     json: Json = False,
 ) -> None:
     """Embed a folder, tar or bucket of images into a gallery. Run it again to add what is new."""
     from holdfast import models
     from holdfast.certify.smoothing import check_samples, parse_smoothing
+    from holdfast.cli.evaluate import spec_of
+    from holdfast.data import classes_line
     from holdfast.errors import ConfigError
     from holdfast.models.metric import Metric
     from holdfast.workflow import open_and_index
@@ -69,15 +92,18 @@ def index(
         if size is not None:
             raise ConfigError("--boxes are for bound propagation, which a smoothed gallery does without")
     gallery, done = open_and_index(
-        models.find(model),
+        models.find(model, spec_of(image_size, channels)),
         images,
         out,
         location=model,
         prefix=prefix,
+        labels=labels or "deepest",
         prune=prune,
+        max_removed=max_removed,
         boxes=size,
         smooth=how,
         metric=None if metric is None else Metric.load(metric),
+        resample=resample,
     )
     with gallery:
         count = len(gallery)
@@ -91,6 +117,7 @@ def index(
                 "updated": done.updated,
                 "unchanged": done.unchanged,
                 "removed": done.removed,
+                "classes": len(done.classes),
                 "skipped": [{"id": s.id, "reason": s.reason} for s in done.skipped],
                 "boxes": done.boxes,
                 "certificates": asdict(done.certificates),
@@ -102,6 +129,7 @@ def index(
         f"{out}: {count:,} images ({done.added:,} added, {done.updated:,} updated, "
         f"{done.unchanged:,} unchanged, {done.removed:,} removed)"
     )
+    print(classes_line(done.classes))
     if done.boxes:
         print(f"boxes of altered candidates: {', '.join(f'linf:{eps:g}' for eps in done.boxes)}")
     if done.cache:

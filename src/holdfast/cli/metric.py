@@ -47,7 +47,7 @@ def export(
     from holdfast.evaluate.vectors import export_features
 
     embedder = models.find(model, spec_of(image_size, channels))
-    dataset = test_part(embedder, home_of(model), data, split)
+    dataset = test_part(embedder, home_of(model), data, split, None)
     note_reading(dataset.read, dataset.skipped)
     written = export_features(embedder, dataset, out)
     if not written.test:
@@ -244,9 +244,10 @@ def _print_errors(name: str, config: dict[str, Any], table: Sequence[RobustError
 
 def _box(text: str) -> tuple[float, float]:
     from holdfast.errors import ConfigError
+    from holdfast.numbers import parse_number
 
     try:
-        low, high = (float(part) for part in text.split(","))
+        low, high = (parse_number(part.strip()) for part in text.split(","))
     except ValueError:
         raise ConfigError(f"--box takes LOW,HIGH, for example 0,1, not '{text}'") from None
     return low, high

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from holdfast.data import Skipped
+    from holdfast.threat import Threat
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
@@ -19,6 +20,14 @@ Json = Annotated[
 SplitOption = Annotated[
     Literal["closed", "open", "given"] | None,
     typer.Option(help="closed (by image), open (by class) or given (train and test folders)."),
+]
+LabelsOption = Annotated[
+    Literal["deepest", "top"] | None,
+    typer.Option(
+        "--labels",
+        help="Which of nested folders is an image's class: deepest (the one that holds it) or top.  "
+        "[default: deepest]",
+    ),
 ]
 ImageSize = Annotated[
     int | None,
@@ -72,6 +81,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
 def note(line: str) -> None:
     """A remark on stderr, where it disturbs no output."""
     print(line, file=sys.stderr)
+
+
+def note_threats(*threats: Threat) -> None:
+    """What a user should know about what was asked for."""
+    for line in dict.fromkeys(threat.remark for threat in threats):
+        if line is not None:
+            note(line)
 
 
 def note_reading(read: int, skipped: Sequence[Skipped], most: int = 50) -> None:

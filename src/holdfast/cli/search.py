@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from holdfast.cli.output import Json, print_json, print_table
+from holdfast.cli.output import Json, note_threats, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.gallery import AnyGallery, Hits
@@ -145,6 +145,7 @@ def _certified(
     from holdfast.threat import Threat
 
     wanted = Threat.parse(threat)
+    note_threats(wanted)
     return [
         certified_search(
             gallery,
@@ -171,7 +172,7 @@ def _smoothed(
 ) -> list[SmoothedHits]:
     from dataclasses import replace
 
-    from holdfast.data import read_image
+    from holdfast.data import read_picture
     from holdfast.errors import ConfigError
     from holdfast.gallery.smoothed import smoothed_search, stored_smoothing
     from holdfast.threat import Threat
@@ -182,26 +183,32 @@ def _smoothed(
             f"a smoothed gallery certifies an altered query in l2 (l2:auto or l2:EPS), not '{wanted}'; for bounds, "
             "index without --smooth"
         )
+    note_threats(wanted)
     how = stored_smoothing(gallery.info.embedder)
     assert how is not None
     how = replace(how, **changed)
-    return [
-        smoothed_search(
-            gallery,
-            embedder,
-            read_image(image, embedder.spec),
-            k,
-            str(image),
-            how=how,
-            eps=wanted.eps,
-            seed=seed,
+    found = []
+    for image in images:
+        picture = read_picture(image, embedder.spec)
+        found.append(
+            smoothed_search(
+                gallery,
+                embedder,
+                picture.pixels,
+                k,
+                str(image),
+                how=how,
+                eps=wanted.eps,
+                seed=seed,
+                stretch=picture.stretch,
+            )
         )
-        for image in images
-    ]
+    return found
 
 
 def print_smoothed_hits(result: SmoothedHits) -> None:
     """The hits of one query by noisy copies, with their radii, or why there is none."""
+    from holdfast.spec import CLAIM
     from holdfast.threat import floored
 
     rows = [
@@ -227,6 +234,7 @@ def print_smoothed_hits(result: SmoothedHits) -> None:
         held = f"to l2 {floored(result.label_radius)}" if result.label_radius > 0 else "not settled"
         of = " of most copies" if voted else ""
         print(f"the nearest{of} stays one of '{result.label}': {held}")
+    print(CLAIM[result.picture])
     print(
         f"{result.samples:,} samples (seed {result.seed}); all of this is wrong with probability at most "
         f"{result.alpha:g}"
@@ -235,6 +243,7 @@ def print_smoothed_hits(result: SmoothedHits) -> None:
 
 def print_proved(result: CertifiedHits) -> None:
     """The hits of one query with their rank intervals and verdicts."""
+    from holdfast.spec import CLAIM
     from holdfast.threat import floored
 
     auto = result.threat.eps is None
@@ -258,6 +267,7 @@ def print_proved(result: CertifiedHits) -> None:
     if result.reason:
         print(f"nothing is proved: {result.reason}")
     else:
+        print(CLAIM[result.picture])
         print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
     if not result.sharpened:
         print("too many for the dearer method: the intervals are those of method interval")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.output import Json, SplitOption, note, print_json
+from holdfast.cli.output import Json, LabelsOption, SplitOption, note, print_json
+
+if TYPE_CHECKING:
+    from holdfast.data import ImageSet
 
 
 def train(
@@ -29,6 +32,7 @@ def train(
         Path | None, typer.Option(help="A TOML file with settings; options here go before it.")
     ] = None,
     split: SplitOption = None,
+    labels: LabelsOption = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the square images, in pixels.")] = None,
     dim: Annotated[int | None, typer.Option(help="Dimension of the embedding.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
@@ -65,7 +69,7 @@ def train(
 
     options: dict[str, Any] = {
         "seed": seed,
-        "data": {"name": data, "split": split, "image_size": image_size},
+        "data": {"name": data, "split": split, "labels": labels, "image_size": image_size},
         "model": {"name": model, "dim": dim},
         "defence": {"name": defence},
         "train": {
@@ -103,13 +107,24 @@ def train(
             }
         )
         return
-    scores = ", ".join(
-        f"validation {key.replace('_', ' ')} {value:.3f}" for key, value in run.metrics.items()
-    )
-    print(
-        f"trained to step {outcome.steps:,} ({outcome.seconds:.0f} s here){'; ' + scores if scores else ''}"
-    )
+    print(f"trained to step {outcome.steps:,} ({outcome.seconds:.0f} s here)")
+    if run.validation is not None and (rate := run.metrics.get("hit_rate_1")) is not None:
+        count, classes = len(run.validation), len(set(run.validation.require_labels("validation").tolist()))
+        print(
+            f"validation hit rate {rate:.3f}: the share of {count:,} held-out training images ({classes:,} classes, "
+            f"{count / classes:.3g} images each) whose nearest among the others is of their class; by chance "
+            f"{_by_chance(run.validation):.3f}"
+        )
     print(f"checkpoint: {out / models.WEIGHTS}")
+
+
+def _by_chance(images: ImageSet) -> float:
+    """The hit rate of an order drawn at random."""
+    import numpy as np
+
+    sizes = np.unique(images.require_labels("validation"), return_counts=True)[1]
+    partners = np.where(sizes > 1, sizes * (sizes - 1), 0)
+    return float(partners.sum() / max(1, sizes[sizes > 1].sum() * (sizes.sum() - 1)))
 
 
 def _eps(threat: str, defence: str | None) -> float:

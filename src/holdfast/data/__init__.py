@@ -6,11 +6,21 @@ from pathlib import Path
 
 from holdfast.data.assemble import assemble, image_set
 from holdfast.data.fetch import fetch
-from holdfast.data.images import Picture, decode, decode_picture, read_alterable, read_image, read_picture
-from holdfast.data.imageset import Dataset, ImageSet, Skipped, reading_line
+from holdfast.data.images import (
+    Picture,
+    alterable,
+    decode,
+    decode_picture,
+    fitted,
+    read_alterable,
+    read_image,
+    read_picture,
+)
+from holdfast.data.imageset import Dataset, ImageSet, Skipped, classes_line, reading_line
 from holdfast.data.locate import absolute, resolve
 from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo, dataset_info
 from holdfast.data.sets import folder
+from holdfast.data.sets.folder import Labels
 from holdfast.data.source import open_source
 from holdfast.data.splits import Split, closed_split, draw, hold_out, open_split
 from holdfast.data.summary import describe, describe_all
@@ -22,10 +32,13 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "ImageSet",
+    "Labels",
     "Picture",
     "Skipped",
     "Split",
     "absolute",
+    "alterable",
+    "classes_line",
     "closed_split",
     "dataset_info",
     "decode",
@@ -34,6 +47,7 @@ __all__ = [
     "describe_all",
     "draw",
     "fetch",
+    "fitted",
     "hold_out",
     "load",
     "load_images",
@@ -47,16 +61,23 @@ __all__ = [
 ]
 
 
-def load(name_or_path: str, *, spec: ImageSpec | None = None, split: Split | None = None) -> Dataset:
+def load(
+    name_or_path: str,
+    *,
+    spec: ImageSpec | None = None,
+    split: Split | None = None,
+    labels: Labels = "deepest",
+) -> Dataset:
     """A data set, decoded and split.
 
     `name_or_path` is a registered name, NAME:PATH, or the path of a folder or tar of images. Without `spec`
     the images have the set's natural shape (photographs: 3×64×64). Without `split` it is the set's usual one;
-    for a path `given` if it has train and test folders, else `closed`.
+    for a path `given` if it has train and test folders, else `closed`. `labels` says which of nested folders
+    is the class: the deepest one, or the one at the top.
     """
     info, path = resolve(name_or_path)
     with open_source(path) as source:
-        listing = folder.read(source) if info is None else info.read(source)
+        listing = folder.read(source, labels) if info is None else info.read(source)
         if split is None:
             split = ("given" if "given" in listing.official else "closed") if info is None else info.split
         natural = NATURAL if info is None else info.spec
@@ -69,12 +90,14 @@ def natural_spec(name_or_path: str) -> ImageSpec:
     return NATURAL if info is None else info.spec
 
 
-def load_images(path: str | Path, *, spec: ImageSpec | None = None) -> tuple[ImageSet, tuple[Skipped, ...]]:
+def load_images(
+    path: str | Path, *, spec: ImageSpec | None = None, labels: Labels = "deepest"
+) -> tuple[ImageSet, tuple[Skipped, ...]]:
     """All images below a folder or in a tar as one set, and those that could not be read.
 
-    Ids are the paths below `path`; labels are the top folders, if every image is in one.
+    Ids are the paths below `path`; labels are the folders that hold them, if every image is in one.
     """
     path = Path(path).expanduser()
     with open_source(path) as source:
-        images, _, skipped = image_set(path.stem, source, folder.read_all(source), spec or NATURAL)
+        images, _, skipped = image_set(path.stem, source, folder.read_all(source, labels), spec or NATURAL)
     return images, skipped

@@ -122,5 +122,5 @@ def _told(where: str) -> Iterator[None]:
             raise FileNotFoundError(errno.ENOENT, "no such object", where) from cause
         said = problem.get("Message") or problem.get("Code") or cause
         raise DataError(f"could not read {where}: {said}; check the bucket and who you are there") from cause
-    except (BotoCoreError, ValueError) as cause:
+    except (BotoCoreError, ValueError, OSError) as cause:
         raise DataError(f"could not read {where}: {cause}; check the address and your credentials") from cause

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from holdfast.data.fit import fit_arrays, to_8bit
 from holdfast.data.images import MAX_BYTES, decode
 from holdfast.data.listing import ArrayListing, FileListing
-from holdfast.data.source import Source
+from holdfast.data.source import Source, is_gone, unreadable
 from holdfast.data.store import Problems, filled
 from holdfast.errors import ImageError
 from holdfast.progress import bar
@@ -58,14 +58,19 @@ def bring_arrays(source: Source, listing: ArrayListing, spec: ImageSpec) -> NDAr
 
 
 def content(source: Source, name: str) -> bytes:
-    """The bytes of one image file; ImageError where it is too large or cannot be read."""
+    """The bytes of one image file; ImageError where it is too large or gone.
+
+    Any other failure to read is no fault of the file: a DataError, which ends the work.
+    """
     size = source.files[name].size
     if size > MAX_BYTES:
         raise ImageError(f"too large: {size} bytes")
     try:
         return source.read(name)
     except OSError as cause:
-        raise ImageError(cause.strerror or str(cause)) from cause
+        if is_gone(cause):
+            raise ImageError(cause.strerror or "no such file") from cause
+        raise unreadable(source.place(name), cause) from cause
 
 
 def workers() -> int:

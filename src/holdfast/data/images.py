@@ -129,7 +129,21 @@ def read_picture(path: str | Path, spec: ImageSpec | None = None) -> Picture:
 
 def read_alterable(path: str | Path, spec: ImageSpec) -> NDArray[np.uint8]:
     """The 8-bit pixels that an attacker alters: those of the file where claims are of it, else the network's."""
-    return read_image(path, None if spec.picture == "file" else spec)
+    return read_image(path, alterable(spec))
+
+
+def alterable(spec: ImageSpec) -> ImageSpec | None:
+    """As what a file is decoded to be altered: in its own size, or as the network sees it."""
+    return None if spec.picture == "file" else spec
+
+
+def fitted(pixels: NDArray[np.uint8], spec: ImageSpec) -> Picture:
+    """The picture that `decode_picture` makes of a file with these pixels."""
+    return _fitted(to_image(pixels), spec)
+
+
+def _fitted(image: Image.Image, spec: ImageSpec) -> Picture:
+    return Picture(fit_image(image, spec), stretch(*image.size, len(image.getbands()), spec))
 
 
 def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int, sized: Callable[[int], None]) -> Picture:
@@ -157,9 +171,7 @@ def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int, sized: Call
         flat = flatten(image, None if bicubic is None else bicubic.channels)
     if turn is not None:
         flat = flat.transpose(turn)
-    if spec is None:
-        return Picture(to_array(flat))
-    return Picture(fit_image(flat, spec), stretch(*flat.size, len(flat.getbands()), spec))
+    return Picture(to_array(flat)) if spec is None else _fitted(flat, spec)
 
 
 def _check_size(width: int, height: int, max_pixels: int, what: str = "") -> None:

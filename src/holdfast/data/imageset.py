@@ -146,6 +146,16 @@ class Dataset:
         return reading_line(self.read, self.skipped)
 
 
+def classes_line(classes: Sequence[str], shown: int = 3) -> str:
+    """One line: how many classes there are, with some of them as examples, from the first to the last."""
+    if not classes:
+        return "no classes: the images are in no folders of their own"
+    if len(classes) <= shown:
+        return f"{len(classes):,} {'class' if len(classes) == 1 else 'classes'}: {', '.join(classes)}"
+    chosen = [classes[place * (len(classes) - 1) // (shown - 1)] for place in range(shown)]
+    return f"{len(classes):,} classes, for example {', '.join(chosen)}"
+
+
 def reading_line(read: int, skipped: Sequence[Skipped], shown: int = 3) -> str:
     """One line: how many images were read, how many were skipped, and why for the first few."""
     line = f"read {read:,} images, skipped {len(skipped):,}"

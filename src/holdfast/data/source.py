@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tarfile
@@ -113,8 +114,8 @@ class TarSource(Source):
     def __init__(self, path: Path) -> None:
         super().__init__(path, by_name(_index(path)))
         self._place = path.resolve()
+        self._modified = path.stat().st_mtime_ns
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._modified = os.fstat(self._handle).st_mtime_ns
 
     def read(self, name: str) -> bytes:
         stored = self.files[name]
@@ -171,6 +172,19 @@ def open_source(location: Path | str) -> Source:
         raise DataError(f"could not open {what}: {cause.strerror}; check its permissions") from cause
 
 
+def is_gone(cause: OSError) -> bool:
+    """Whether a file is not there. Any other failure is of the disk or the system, and says nothing about the file."""
+    return cause.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+def unreadable(place: str, cause: OSError) -> DataError:
+    """One line for a disk, mount or permission that failed while `place` was read."""
+    reason = cause.strerror or str(cause)
+    return DataError(
+        f"could not read {place}: {reason}; check the disk, its mount and your permissions, then try again"
+    )
+
+
 def by_name(files: Iterator[tuple[str, Stored]]) -> dict[str, Stored]:
     """Files in the order of their names; of a name that an archive holds twice, the last, as tar does."""
     found = dict(files)
@@ -178,18 +192,18 @@ def by_name(files: Iterator[tuple[str, Stored]]) -> dict[str, Stored]:
 
 
 def _index(path: Path) -> Iterator[tuple[str, Stored]]:
-    length = path.stat().st_size
-    with tarfile.open(path, "r:") as archive:
-        for member in archive:
-            name = member.name.removeprefix("./")
-            if not member.isreg() or member.issparse() or not is_inside(name):
-                continue
-            if member.offset_data + member.size > length:
-                raise tarfile.ReadError(f"it ends inside {name}")
-            yield name, Stored(member.size, int(member.mtime), member.offset_data)
-        end = archive.offset
-    # tarfile takes a cut between two members for the end; a whole archive says where it ends, in zeros.
     with open(path, "rb") as handle:
+        length = os.fstat(handle.fileno()).st_size
+        with tarfile.open(fileobj=handle, mode="r:") as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                if not member.isreg() or member.issparse() or not is_inside(name):
+                    continue
+                if member.offset_data + member.size > length:
+                    raise tarfile.ReadError(f"it ends inside {name}")
+                yield name, Stored(member.size, int(member.mtime), member.offset_data)
+            end = archive.offset
+        # tarfile takes a cut between two members for the end; a whole archive says where it ends, in zeros.
         handle.seek(end)
         if handle.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise tarfile.ReadError("it has no end")
@@ -214,7 +228,9 @@ def _walk(top: Path) -> Iterator[tuple[str, Stored]]:
             for entry in entries:
                 try:
                     status = entry.stat()
-                except OSError:
+                except OSError as cause:
+                    if not is_gone(cause):
+                        raise
                     # A link to nothing is listed, so that reading it fails by name.
                     yield prefix + entry.name, Stored(0, 0)
                     continue

@@ -7,13 +7,15 @@ from typing import Any
 from holdfast.data.locate import find, how_to_get, resolve
 from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo
 from holdfast.data.sets import folder
+from holdfast.data.sets.folder import Labels
 from holdfast.data.source import open_source
 
 
-def describe(name_or_path: str) -> dict[str, Any]:
+def describe(name_or_path: str, labels: Labels = "deepest") -> dict[str, Any]:
     """Title, licence, counts, where it is (`found`, or None) and how to get it, as plain values.
 
-    The counts of a named set are the official ones; those of a path come from its file names.
+    The counts of a named set are the official ones; those of a path come from its file names, with its
+    classes by name. `labels` says which of nested folders is the class.
     No image is read.
     """
     if name_or_path in DATASETS:
@@ -22,13 +24,14 @@ def describe(name_or_path: str) -> dict[str, Any]:
     if info is not None:
         return _describe(info) | {"found": str(path)}
     with open_source(path) as source:
-        listing = folder.read(source)
+        listing = folder.read(source, labels)
     return {
         "name": path.name,
         "title": "images in a tar" if path.is_file() else "images in a folder",
         "licence": None,
         "images": len(listing.ids),
         "classes": len(listing.classes),
+        "class_names": list(listing.classes),
         "spec": str(NATURAL),
         "split": "given" if "given" in listing.official else "closed",
         "found": str(path),

@@ -16,6 +16,7 @@ import numpy as np
 from holdfast.bounds.box import TINY
 from holdfast.errors import GalleryError
 from holdfast.gallery.columns import Column
+from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Doubles, Floats
 
 CENTRE, RADIUS, REACH = "centre", "radius", "reach"
@@ -81,7 +82,13 @@ def columns_for(eps: float, dim: int) -> list[Column]:
 def sizes(kinds: Iterable[str]) -> tuple[float, ...]:
     """For which eps there are boxes, smallest first, told from the names of the columns."""
     found = (re.fullmatch(rf"{REACH} linf:(\S+)", name) for name in kinds)
-    return tuple(sorted(float(match[1]) for match in found if match))
+    try:
+        eps = sorted(float(match[1]) for match in found if match)
+    except ValueError as cause:
+        raise DamageError(f"it has boxes of an unknown size ({cause})") from cause
+    if not all(0 <= one <= 1 for one in eps):
+        raise DamageError(f"it has boxes of an unknown size ({eps})")
+    return tuple(eps)
 
 
 def rows(boxes: Mapping[float, Boxes], vectors: Floats) -> dict[str, Floats]:

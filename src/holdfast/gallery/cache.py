@@ -34,9 +34,10 @@ import numpy as np
 
 from holdfast.errors import RunError, StorageError
 from holdfast.files import atomic_path, exclusive
-from holdfast.gallery import columns
+from holdfast.gallery import columns, meta
 from holdfast.gallery.columns import Column, Mark
 from holdfast.gallery.exact import Floats
+from holdfast.gallery.meta import Meta
 from holdfast.progress import bar
 
 AUTOMATIC = 1 << 27
@@ -124,9 +125,7 @@ class _Plan:
         return len(self.marks) - len(self.useful)
 
 
-def write(
-    path: Path, connection: sqlite3.Connection, uid: str, count: int, *, only_if_stale: bool = False
-) -> Written:
+def write(path: Path, connection: sqlite3.Connection, state: Meta, *, only_if_stale: bool = False) -> Written:
     """Write what the cache has not, or not as the gallery has it; inside a read transaction.
 
     Blocks that the old cache has, and that hold their checksum, are taken from it. With `only_if_stale` the
@@ -134,27 +133,29 @@ def write(
     """
     folder = folder_of(path)
     with exclusive(folder, "its cache is being written"):
-        wanted = [column for column in columns.declared(connection).values() if column.dtype == "<f4"]
-        plans = [_plan(path, connection, uid, column, count) for column in wanted]
+        count = state.count
+        wanted = [column for column in state.columns.values() if column.dtype == "<f4"]
+        plans = [_plan(path, connection, state, column) for column in wanted]
         blocks, stale = sum(len(plan.marks) for plan in plans), sum(plan.stale for plan in plans)
         todo = [plan for plan in plans if plan.stale or plan.count != count]
         if only_if_stale and stale * STALE < blocks:
             todo = [plan for plan in plans if plan.count < 0]
         for plan in todo:
-            _write_column(path, connection, uid, plan, count)
+            _write_column(path, connection, state.uid, plan, count)
     size = sum(file.stat().st_blocks * 512 for file in folder.iterdir())
     return Written(blocks, sum(plan.stale for plan in todo), size)
 
 
-def _plan(path: Path, connection: sqlite3.Connection, uid: str, column: Column, count: int) -> _Plan:
-    marks, old = columns.marks(connection, column), load(path, uid, column)
+def _plan(path: Path, connection: sqlite3.Connection, state: Meta, column: Column) -> _Plan:
+    marks = columns.marks(connection, column, state.roots.get(column.kind))
+    old = load(path, state.uid, column)
     if old is None:
         return _Plan(column, marks, np.empty((0, column.width), dtype=np.float32), set(), -1)
     rows = old.map()
     useful = {
         mark.number
         for mark in marks
-        if old.holds(mark) and column.matches(mark, _rows_of(rows, column, mark.number, count))
+        if old.holds(mark) and column.matches(mark, _rows_of(rows, column, mark.number, state.count))
     }
     return _Plan(column, marks, rows, useful, old.count)
 
@@ -177,16 +178,16 @@ def discard(path: Path) -> None:
 
 def problems(path: Path, connection: sqlite3.Connection) -> Iterator[str]:
     """One line for each column whose cache says of a block that it is the gallery's, and has other bytes."""
-    (uid, count) = connection.execute("SELECT uid, count FROM meta").fetchone()
-    for column in columns.declared(connection).values():
-        old = load(path, uid, column) if column.dtype == "<f4" else None
+    state = meta.read(connection)
+    for column in state.columns.values():
+        old = load(path, state.uid, column) if column.dtype == "<f4" else None
         if old is None:
             continue
         rows = old.map()
         wrong = [
             mark.number
-            for mark in columns.marks(connection, column)
-            if old.holds(mark) and not column.matches(mark, _rows_of(rows, column, mark.number, count))
+            for mark in columns.marks(connection, column, state.roots.get(column.kind))
+            if old.holds(mark) and not column.matches(mark, _rows_of(rows, column, mark.number, state.count))
         ]
         if wrong:
             yield (
@@ -250,12 +251,12 @@ def _write_column(path: Path, connection: sqlite3.Connection, uid: str, plan: _P
         bar(f"cache of {column.kind}", len(plan.marks)) as advance,
     ):
         handle.write(fixed + text)
-        for number in (mark.number for mark in plan.marks):
-            if number in plan.useful:
-                rows = _rows_of(plan.rows, column, number, count)
+        for mark in plan.marks:
+            if mark.number in plan.useful:
+                rows = _rows_of(plan.rows, column, mark.number, count)
             else:
-                rows = columns.read(connection, column, number).rows
-            handle.seek(offset + 4 * column.width * column.block_rows * number)
+                rows = columns.read(connection, column, mark).rows
+            handle.seek(offset + 4 * column.width * column.block_rows * mark.number)
             handle.write(np.ascontiguousarray(rows).data)
             advance(1)
         handle.truncate(offset + 4 * column.width * room)

@@ -28,7 +28,7 @@ from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.interface import AnyGallery, TooManyError
 from holdfast.gallery.kept import Kept, KeptHit
-from holdfast.gallery.values import Hit
+from holdfast.gallery.values import Hit, of_before
 from holdfast.models import AnyEmbedder, to_unit
 from holdfast.spec import PictureOf
 from holdfast.threat import Threat
@@ -156,6 +156,8 @@ def certified_search(
             "keep one of method interval"
         )
     gallery.check_embedder(embedder_info(embedder))
+    if keep and not gallery.info.embedder.current:
+        raise GalleryError(f"{of_before(gallery.path)}; until then it keeps no others")
     image = to_unit(torch.from_numpy(np.array(pixels))[None])
     embedding = embedder.embed(image).numpy()[0]
     bounder = None if threat.who == "candidates" else bounder or Bounder(embedder)
@@ -209,6 +211,19 @@ def certify_again(gallery: AnyGallery, kept: Kept) -> Kept:
     return _kept(asked, found, kept.k, generation)
 
 
+def certify_picture(
+    gallery: AnyGallery, embedder: AnyEmbedder, image: Tensor, kept: Kept, bounder: Bounder | None
+) -> Kept:
+    """The kept certificate of a query made anew from its picture; `bounder` is None where it is not altered."""
+    threat = Threat.parse(kept.threat)
+    assert threat.eps is not None
+    box = None if bounder is None else bounder.features(image, threat.eps)
+    asked = Asked(embedder.embed(image).numpy()[0], box, embedder.unit_norm)
+    with gallery.snapshot():
+        found = certify_query(gallery, asked, kept.k, threat, kept.query)
+        return _kept(asked, found, kept.k, gallery.info.generation)
+
+
 def _kept(asked: Asked, found: CertifiedHits, k: int, generation: int) -> Kept:
     hits = tuple(KeptHit(e.hit.id, e.best, e.worst, str(e.verdict)) for e in found.hits)
     box = (None, None) if asked.box is None else (asked.box.centre[0].numpy(), asked.box.radius[0].numpy())
@@ -228,7 +243,8 @@ class Ranking:
 
     def __init__(self, gallery: AnyGallery, embedding: Floats, k: int, threat: Threat, name: str) -> None:
         self._gallery, self._threat, self._k = gallery, threat, k
-        self._reason = ""
+        stored = threat.who == "query" or gallery.info.embedder.current
+        self._reason = "" if stored else of_before(gallery.path)
         self._boxes = None if threat.who == "query" else _stored_size(gallery, threat)
         self._scan = gallery.scan(embedding)
         self._found, self.slots = gallery.hits_of(self._scan, k, name=name)
@@ -283,9 +299,10 @@ class Ranking:
         """The intervals of some of the hits, for a query with one box."""
         hits, rank, total = self.slots[places], torch.from_numpy(places + 1)[None], len(self._gallery)
         try:
-            others = self.survivors(asked, hits)
+            others = np.empty(0, dtype=np.int64) if self._reason else self.survivors(asked, hits)
         except TooManyError as cause:
             self._reason = str(cause)
+        if self._reason:
             nothing = torch.zeros_like(rank, dtype=torch.bool)
             return RankBounds(rank, torch.ones_like(rank), torch.full_like(rank, total), nothing), len(hits)
         if self._threat.most is not None:

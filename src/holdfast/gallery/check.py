@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 
 import numpy as np
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import boxes, items, kept
+from holdfast.gallery import boxes, items, kept, meta
 from holdfast.gallery.boxes import Boxes
-from holdfast.gallery.columns import Column, declared, gather, largest_norm
-from holdfast.gallery.database import DamageError
-from holdfast.gallery.values import Item
+from holdfast.gallery.checksums import root_of
+from holdfast.gallery.columns import Column, Mark, gather, largest_norm
+from holdfast.gallery.database import FAULTS, DamageError
+from holdfast.gallery.meta import Meta
 from holdfast.gallery.writing import PIECE, VECTOR
 
 
 def problems(connection: sqlite3.Connection) -> list[str]:
     """One line for each thing that is wrong; none if the gallery is sound.
 
-    Checked: SQLite's own structure, the card, that slots are dense, and per column that all blocks
-    are there with the bytes that were written, the right number of rows, finite, with true norms; that
-    each box holds its vector and its reach is true; the kept certificates.
+    Checked: SQLite's own structure, what the gallery says of itself, that slots are dense, and per column that
+    all blocks are there with the bytes that were written, the right number of rows, finite, with true norms;
+    that each item is bound to its slot and vector and found by its id, that each box holds its vector and its
+    reach is true; the kept certificates.
     """
     found: list[str] = []
     begun = not connection.in_transaction
@@ -31,7 +32,7 @@ def problems(connection: sqlite3.Connection) -> list[str]:
             connection.execute("BEGIN")
         for line in _file_problems(connection):
             found.append(line)
-    except (sqlite3.Error, DamageError) as cause:
+    except FAULTS as cause:
         found.append(f"cannot be read further: {cause}")
     finally:
         if begun:
@@ -43,41 +44,43 @@ def _file_problems(connection: sqlite3.Connection) -> Iterator[str]:
     for (line,) in connection.execute("PRAGMA integrity_check(10)"):
         if line != "ok":
             yield f"SQLite: {' '.join(str(line).split())}"
-    meta = connection.execute("SELECT count, dim, card FROM meta").fetchall()
-    if len(meta) != 1:
-        yield f"the table meta has {len(meta)} rows, not 1"
-        return
-    count, dim, card = meta[0]
-    try:
-        json.loads(card)
-    except ValueError:
-        yield "the embedder's card is not JSON"
+    state = meta.read(connection)
+    count = state.count
     found, low, high = connection.execute("SELECT count(*), min(slot), max(slot) FROM items").fetchone()
     if found != count:
         yield f"{found} items are listed where meta counts {count}"
     if found and (low, high) != (0, found - 1):
         yield f"{found} items are in slots {low} to {high}, not 0 to {found - 1}"
-    rows = connection.execute("SELECT id, label, path, digest, checksum FROM items")
-    damaged = [fields[0] for *fields, stored in rows if items.checksum(Item(*fields)) != stored]
-    if damaged:
-        yield f"{len(damaged)} items do not match their checksum, '{damaged[0]}' among them"
-    known = declared(connection)
-    if VECTOR not in known or (known[VECTOR].dtype, known[VECTOR].width) != ("<f4", dim):
-        yield f"there is no column of vectors with {dim} float32 numbers each"
-    for column in known.values():
-        yield from _column_problems(connection, column, count)
-    unknown = set(connection.execute("SELECT DISTINCT kind FROM blocks")) - {(kind,) for kind in known}
-    for (kind,) in sorted(unknown):
-        yield f"there are blocks of an unknown column '{kind}'"
-    for eps in boxes.sizes(known):
-        yield from _box_problems(connection, known, eps, count)
-    kept.read(connection)
+    if found != count:
+        return
+    for column in state.columns.values():
+        yield from _column_problems(connection, column, state)
+    unknown = set(connection.execute("SELECT DISTINCT kind FROM blocks")) - {
+        (kind,) for kind in state.columns
+    }
+    for (kind,) in sorted(unknown, key=repr):
+        yield f"there are blocks of an unknown column {kind!r}"
+    for eps in state.boxes:
+        yield from _box_problems(connection, state, eps)
+    yield from _item_problems(connection, state)
+    kept.read(connection, state)
 
 
-def _box_problems(
-    connection: sqlite3.Connection, known: dict[str, Column], eps: float, count: int
-) -> Iterator[str]:
+def _item_problems(connection: sqlite3.Connection, state: Meta) -> Iterator[str]:
+    """Whether every item is what was written, with the vector in its slot, and found by its id."""
+    vectors = (lambda slots: gather(connection, state.vector, slots)) if state.bound else None
+    for _ in items.by_id(connection, state.count, vectors, state.items):
+        pass
+    if state.bound:
+        rows = connection.execute("SELECT id, key FROM items")
+        lost = [id for id, key in rows if key != items.key(id)]
+        if lost:
+            yield f"{len(lost)} items are not found by their second index, '{lost[0]}' among them"
+
+
+def _box_problems(connection: sqlite3.Connection, state: Meta, eps: float) -> Iterator[str]:
     """Whether the boxes for `eps` are those of the vectors."""
+    known, count = state.columns, state.count
     named = [VECTOR, *(boxes.kind(part, eps) for part in (boxes.CENTRE, boxes.RADIUS, boxes.REACH))]
     missing = [kind for kind in named if kind not in known]
     if missing:
@@ -95,17 +98,21 @@ def _box_problems(
             yield f"boxes for {boxes.named(eps)} in slots {first} to {slots[-1]} do not fit their vectors"
 
 
-def _column_problems(connection: sqlite3.Connection, column: Column, count: int) -> Iterator[str]:
-    statement = "SELECT block, checksum, max_norm, data FROM blocks WHERE kind = ? ORDER BY block"
-    expected = set(range(column.blocks_for(count)))
-    for number, checksum, max_norm, data in connection.execute(statement, (column.kind,)):
+def _column_problems(connection: sqlite3.Connection, column: Column, state: Meta) -> Iterator[str]:
+    statement = "SELECT block, generation, checksum, max_norm, data FROM blocks WHERE kind = ? ORDER BY block"
+    count = state.count
+    expected, parts = set(range(column.blocks_for(count))), []
+    for *said, data in connection.execute(statement, (column.kind,)):
+        mark = Mark(*said)
+        number, max_norm = mark.number, mark.max_norm
         name = f"block {number} of column '{column.kind}'"
+        parts.append(mark.part(column.kind))
         if number not in expected:
             yield f"{name} is beyond the last item"
             continue
         expected.discard(number)
         try:
-            rows = column.decode(number, checksum, max_norm, data).rows
+            rows = column.decode(mark, data).rows
         except DamageError:
             yield f"{name} is damaged: it does not match its checksum"
             continue
@@ -120,3 +127,5 @@ def _column_problems(connection: sqlite3.Connection, column: Column, count: int)
             yield f"{name} states a largest norm of {max_norm}, but has {largest_norm(rows)}"
     for number in sorted(expected):
         yield f"block {number} of column '{column.kind}' is missing"
+    if state.bound and root_of(parts) != state.roots[column.kind]:
+        yield f"the blocks of column '{column.kind}' are not those of the last write"

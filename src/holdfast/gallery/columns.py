@@ -3,35 +3,28 @@
 The vectors of a gallery are the column `vector`, boxes of candidates are others. Every column has a
 row for every slot, and a write changes all of them in one transaction. It touches each block once; a
 block is read back only if its checksum holds, so damage never passes silently into an answer or a
-new block.
+new block. The root of a column (`gallery.meta`) says which blocks belong to a state: reads compare it, and
+writes say by how much they change it.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.gallery.database import DamageError
+from holdfast.gallery.checksums import part_hash, root_of
+from holdfast.gallery.database import DamageError, typed
 
 Rows = NDArray[Any]
 
 _BLOCK_BYTES = 1 << 19
 _DTYPES = ("<f4", "<f8")
-
-
-@dataclass(frozen=True)
-class Block:
-    """One block as stored: its rows and the largest Euclidean norm among them."""
-
-    number: int
-    rows: Rows
-    max_norm: float
 
 
 @dataclass(frozen=True)
@@ -42,6 +35,33 @@ class Mark:
     generation: int
     checksum: int
     max_norm: float
+
+    def __post_init__(self) -> None:
+        said = (self.number, self.generation, self.checksum, self.max_norm)
+        typed("the table of blocks", said, int, int, int, float)
+        if self.number < 0:
+            raise DamageError(f"there is a block of number {self.number}")
+
+    def part(self, kind: str) -> int:
+        """What this block adds to the root of its column."""
+        return part_hash(kind, self.number, self.generation, self.checksum)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block as stored: its mark and its rows."""
+
+    mark: Mark
+    rows: Rows
+
+    @property
+    def number(self) -> int:
+        return self.mark.number
+
+    @property
+    def max_norm(self) -> float:
+        """The largest Euclidean norm among the rows."""
+        return self.mark.max_norm
 
 
 @dataclass(frozen=True)
@@ -65,12 +85,16 @@ class Column:
     def blocks_for(self, count: int) -> int:
         return -(-count // self.block_rows)
 
-    def decode(self, number: int, checksum: int, max_norm: float, data: bytes) -> Block:
+    def decode(self, mark: Mark, data: object) -> Block:
         """A stored block (its rows read-only); refused if it is not what was written, in its place."""
         row_bytes = np.dtype(self.dtype).itemsize * self.width
-        if self.checksum(number, max_norm, data) != checksum or len(data) % row_bytes:
-            raise DamageError(f"block {number} of column '{self.kind}' is not what was written")
-        return Block(number, np.frombuffer(data, dtype=self.dtype).reshape(-1, self.width), max_norm)
+        if (
+            not isinstance(data, bytes)
+            or self.checksum(mark.number, mark.max_norm, data) != mark.checksum
+            or len(data) % row_bytes
+        ):
+            raise DamageError(f"block {mark.number} of column '{self.kind}' is not what was written")
+        return Block(mark, np.frombuffer(data, dtype=self.dtype).reshape(-1, self.width))
 
     def matches(self, mark: Mark, rows: Rows) -> bool:
         """Whether these rows are what was written as the block of `mark`."""
@@ -82,50 +106,74 @@ class Column:
         return zlib.crc32(data, zlib.crc32(f"{self.kind} {number} {max_norm!r}".encode()))
 
 
-def declare(connection: sqlite3.Connection, column: Column) -> None:
-    """Add an empty column to the file."""
-    values = (column.kind, column.dtype, column.width, column.block_rows)
-    connection.execute("INSERT INTO columns (kind, dtype, width, block_rows) VALUES (?, ?, ?, ?)", values)
+def blocks(connection: sqlite3.Connection, column: Column, root: int | None) -> Iterator[Block]:
+    """All blocks of a column, in order; an error at the end if they are not those of `root`.
 
-
-def declared(connection: sqlite3.Connection) -> dict[str, Column]:
-    """All columns of the file, by kind."""
-    found = connection.execute("SELECT kind, dtype, width, block_rows FROM columns ORDER BY kind")
-    return {row[0]: Column(*row) for row in found}
-
-
-def changed_since(connection: sqlite3.Connection, column: Column, generation: int) -> Iterator[Block]:
-    """The blocks written after `generation`, in order; -1 gives all."""
+    A file of before has no root (None).
+    """
     found = connection.execute(
-        "SELECT block, checksum, max_norm, data FROM blocks WHERE kind = ? AND generation > ? ORDER BY block",
-        (column.kind, generation),
+        "SELECT block, generation, checksum, max_norm, data FROM blocks WHERE kind = ? ORDER BY block",
+        (column.kind,),
     )
-    for row in found:
-        yield column.decode(*row)
+    parts = []
+    for *said, data in found:
+        block = column.decode(Mark(*said), data)
+        parts.append(block.mark.part(column.kind))
+        yield block
+    _check_root(column, parts, root)
 
 
-def marks(connection: sqlite3.Connection, column: Column) -> list[Mark]:
-    """What the file says of every block of a column, in order."""
+def marks(connection: sqlite3.Connection, column: Column, root: int | None) -> list[Mark]:
+    """What the file says of every block of a column, in order; refused if it is not what `root` says."""
     found = connection.execute(
         "SELECT block, generation, checksum, max_norm FROM blocks WHERE kind = ? ORDER BY block",
         (column.kind,),
     )
-    return [Mark(*row) for row in found]
+    marks = [Mark(*row) for row in found]
+    _check_root(column, [mark.part(column.kind) for mark in marks], root)
+    return marks
 
 
-def read(connection: sqlite3.Connection, column: Column, number: int) -> Block:
-    """One block of a column, which has it."""
-    found = _found(connection, column, number)
+def check_last(connection: sqlite3.Connection, column: Column, count: int) -> None:
+    """Refuse a column whose last block is not that of `count` rows, before there is room made for them."""
+    found = connection.execute("SELECT max(block) FROM blocks WHERE kind = ?", (column.kind,)).fetchone()
+    if (column.blocks_for(count) - 1 if count else None) != found[0]:
+        raise DamageError(f"{count} items, but the last block of column '{column.kind}' is {found[0]}")
+
+
+def _check_root(column: Column, parts: Sequence[int], root: int | None) -> None:
+    if root is not None and root_of(parts) != root:
+        raise DamageError(f"the blocks of column '{column.kind}' are not those of the last write")
+
+
+def read(connection: sqlite3.Connection, column: Column, mark: Mark) -> Block:
+    """The block of a column that has this mark."""
+    found = _found(connection, column, mark.number)
     if found is None:
-        raise DamageError(f"block {number} of column '{column.kind}' is missing")
+        raise DamageError(f"block {mark.number} of column '{column.kind}' is missing")
+    if found.mark != mark:
+        raise DamageError(f"block {mark.number} of column '{column.kind}' is there in two states")
     return found
 
 
-def gather(connection: sqlite3.Connection, column: Column, slots: NDArray[np.int64]) -> Rows:
-    """The rows at `slots`, in that order; each block is read once."""
+def gather(
+    connection: sqlite3.Connection,
+    column: Column,
+    slots: NDArray[np.int64],
+    marks: Sequence[Mark] | None = None,
+) -> Rows:
+    """The rows at `slots`, in that order; each block is read once, and has the mark given for it.
+
+    Without `marks` a block vouches only for itself: for a write, which brings what is wrong to the next read.
+    """
     out = np.empty((len(slots), column.width), dtype=column.dtype)
     for number, where in _by_block(column, slots):
-        rows = _read(connection, column, number)
+        if marks is None:
+            rows = _read(connection, column, number)
+        elif number < len(marks):
+            rows = read(connection, column, marks[number]).rows
+        else:
+            raise DamageError(f"block {number} of column '{column.kind}' is missing")
         offsets = slots[where] - number * column.block_rows
         if len(offsets) and offsets.max() >= len(rows):
             raise DamageError(f"block {number} of column '{column.kind}' is too short")
@@ -135,24 +183,38 @@ def gather(connection: sqlite3.Connection, column: Column, slots: NDArray[np.int
 
 def scatter(
     connection: sqlite3.Connection, column: Column, slots: NDArray[np.int64], rows: Rows, generation: int
-) -> None:
-    """Write `rows` at `slots`, which are old slots or follow on the last one without a gap."""
+) -> int:
+    """Write `rows` at `slots`, which are old slots or follow on the last one without a gap.
+
+    Gives by how much the root of the column changes.
+    """
+    change = 0
     for number, where in _by_block(column, slots):
-        old = _read(connection, column, number)
+        found = _found(connection, column, number)
+        old = np.empty((0, column.width), dtype=column.dtype) if found is None else found.rows
         offsets = slots[where] - number * column.block_rows
         new = np.zeros((max(len(old), int(offsets.max()) + 1), column.width), dtype=column.dtype)
         new[: len(old)] = old
         new[offsets] = rows[where]
-        _write(connection, column, number, new, generation)
+        change ^= _write(connection, column, number, new, generation)
+        change ^= 0 if found is None else found.mark.part(column.kind)
+    return change
 
 
-def shrink(connection: sqlite3.Connection, column: Column, count: int, generation: int) -> None:
-    """Keep the first `count` rows."""
-    blocks = column.blocks_for(count)
-    connection.execute("DELETE FROM blocks WHERE kind = ? AND block >= ?", (column.kind, blocks))
-    kept = count - (blocks - 1) * column.block_rows
-    if blocks and kept < len(last := _read(connection, column, blocks - 1)):
-        _write(connection, column, blocks - 1, last[:kept], generation)
+def shrink(connection: sqlite3.Connection, column: Column, count: int, generation: int) -> int:
+    """Keep the first `count` rows; gives by how much the root of the column changes."""
+    wanted = column.blocks_for(count)
+    found = connection.execute(
+        "SELECT block, generation, checksum, max_norm FROM blocks WHERE kind = ? AND block >= ?",
+        (column.kind, wanted),
+    )
+    change = root_of(Mark(*row).part(column.kind) for row in found)
+    connection.execute("DELETE FROM blocks WHERE kind = ? AND block >= ?", (column.kind, wanted))
+    kept = count - (wanted - 1) * column.block_rows
+    if wanted and (last := _found(connection, column, wanted - 1)) is not None and kept < len(last.rows):
+        change ^= last.mark.part(column.kind)
+        change ^= _write(connection, column, wanted - 1, last.rows[:kept], generation)
+    return change
 
 
 def largest_norm(rows: Rows) -> float:
@@ -178,17 +240,20 @@ def _read(connection: sqlite3.Connection, column: Column, number: int) -> Rows:
 
 def _found(connection: sqlite3.Connection, column: Column, number: int) -> Block | None:
     found = connection.execute(
-        "SELECT block, checksum, max_norm, data FROM blocks WHERE kind = ? AND block = ?",
+        "SELECT block, generation, checksum, max_norm, data FROM blocks WHERE kind = ? AND block = ?",
         (column.kind, number),
     ).fetchone()
-    return None if found is None else column.decode(*found)
+    return None if found is None else column.decode(Mark(*found[:-1]), found[-1])
 
 
-def _write(connection: sqlite3.Connection, column: Column, number: int, rows: Rows, generation: int) -> None:
+def _write(connection: sqlite3.Connection, column: Column, number: int, rows: Rows, generation: int) -> int:
+    """Write one block, and say what it adds to the root of its column."""
     data = rows.tobytes()
     max_norm = largest_norm(rows)
+    mark = Mark(number, generation, column.checksum(number, max_norm, data), max_norm)
     connection.execute(
         "INSERT OR REPLACE INTO blocks (kind, block, generation, checksum, max_norm, data)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (column.kind, number, generation, column.checksum(number, max_norm, data), max_norm, data),
+        (column.kind, number, generation, mark.checksum, max_norm, data),
     )
+    return mark.part(column.kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sqlite3
 import time
@@ -10,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from holdfast.errors import GalleryError, StorageError
-from holdfast.gallery import check, database
+from holdfast.gallery import check, database, meta, writing
 from holdfast.gallery.database import DamageError
 from holdfast.progress import bar
 
@@ -58,7 +59,9 @@ def replace(connection: sqlite3.Connection, new: Path, live: Path, *, wait: floa
                 closing(database.connect(live, readonly=False, timeout=wait)[0]) as target,
             ):
                 # A copy of `live` itself has its name: with a new one nobody takes what he knows for what is there.
-                source.execute("UPDATE meta SET uid = ?", (uuid.uuid4().hex,))
+                if not meta.read(source).bound:
+                    writing.from_before(source)
+                meta.write(source, dataclasses.replace(meta.read(source), uid=uuid.uuid4().hex))
                 _check_pages(source, target, live)
                 _move(source, target, live, wait)
                 target.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -15,8 +15,14 @@ from holdfast.errors import GalleryError, StorageError
 APPLICATION_ID = 0x484F4C44
 """What marks an SQLite file as a gallery ("HOLD" in ASCII)."""
 
-VERSION = 2
-"""1: vectors only. 2: maybe other columns, and kept certificates; a file of version 1 gains them when needed."""
+VERSION = 3
+"""1: vectors only. 2: maybe other columns, and kept certificates. 3: all of it bound to the row of meta.
+
+A file of before is read as it is, and brought to this version by the first write.
+"""
+
+BOUND = 3
+"""The first version whose content is bound to the row of meta (`gallery.meta`)."""
 
 PAGE_SIZE = 65536
 """The largest page there is: blocks of vectors are read a third faster than with the default."""
@@ -25,29 +31,44 @@ TABLES = (
     """CREATE TABLE meta (
         one INTEGER PRIMARY KEY CHECK (one = 1), uid TEXT NOT NULL, dim INTEGER NOT NULL,
         count INTEGER NOT NULL, generation INTEGER NOT NULL, fingerprint TEXT NOT NULL,
-        card TEXT NOT NULL, location TEXT, created TEXT NOT NULL)""",
+        card TEXT NOT NULL, location TEXT, created TEXT NOT NULL, items INTEGER NOT NULL,
+        kept INTEGER NOT NULL, checksum INTEGER NOT NULL)""",
     """CREATE TABLE items (
         slot INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label TEXT, path TEXT, digest TEXT,
-        checksum INTEGER NOT NULL)""",
+        checksum INTEGER NOT NULL, key INTEGER NOT NULL)""",
+    "CREATE INDEX item_keys ON items (key)",
     """CREATE TABLE columns (
-        kind TEXT PRIMARY KEY, dtype TEXT NOT NULL, width INTEGER NOT NULL, block_rows INTEGER NOT NULL)""",
+        kind TEXT PRIMARY KEY, dtype TEXT NOT NULL, width INTEGER NOT NULL, block_rows INTEGER NOT NULL,
+        root INTEGER NOT NULL)""",
     # The data comes last, so that reading the fields before it does not walk through its pages.
     """CREATE TABLE blocks (
         kind TEXT NOT NULL, block INTEGER NOT NULL, generation INTEGER NOT NULL,
         checksum INTEGER NOT NULL, max_norm REAL NOT NULL, data BLOB NOT NULL,
         PRIMARY KEY (kind, block))""",
+    """CREATE TABLE IF NOT EXISTS certificates (
+        query TEXT NOT NULL, threat TEXT NOT NULL, k INTEGER NOT NULL, generation INTEGER NOT NULL,
+        checksum INTEGER NOT NULL, hits TEXT NOT NULL, unit_norm INTEGER NOT NULL,
+        embedding BLOB NOT NULL, centre BLOB, radius BLOB, PRIMARY KEY (query, threat, k))""",
 )
 
-
-KEPT = """CREATE TABLE IF NOT EXISTS certificates (
-    query TEXT NOT NULL, threat TEXT NOT NULL, k INTEGER NOT NULL, generation INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, hits TEXT NOT NULL, unit_norm INTEGER NOT NULL,
-    embedding BLOB NOT NULL, centre BLOB, radius BLOB, PRIMARY KEY (query, threat, k))"""
+_FROM_BEFORE = (
+    "ALTER TABLE meta ADD COLUMN items INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE meta ADD COLUMN kept INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE meta ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE items ADD COLUMN key INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE columns ADD COLUMN root INTEGER NOT NULL DEFAULT 0",
+    TABLES[2],
+    TABLES[-1],
+)
+"""What brings the tables of a file of before to this version."""
 
 
 class DamageError(Exception):
     """Stored content contradicts itself; `reading` and `writing` add which file it is."""
 
+
+FAULTS = (sqlite3.Error, DamageError, UnicodeDecodeError)
+"""What reading a damaged file raises: a damaged schema has names that are not text."""
 
 FileKind = Literal["missing", "empty", "foreign", "gallery"]
 
@@ -134,10 +155,21 @@ def connect_new(path: Path, *, timeout: float) -> sqlite3.Connection:
     return connection
 
 
-def upgrade(connection: sqlite3.Connection) -> None:
-    """Inside a write: what an older program cannot keep in step is marked, so that it leaves the file alone."""
-    connection.execute(KEPT)
+def lay_out(connection: sqlite3.Connection, *, from_before: bool = False) -> None:
+    """Inside a write: the tables of this version, new or from those of before; its mark keeps older programs away."""
+    for statement in _FROM_BEFORE if from_before else TABLES:
+        connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def typed(where: str, row: Sequence[object], *kinds: type | tuple[type, ...]) -> None:
+    """Refuse a row whose values are not of these types: SQLite stores any type in any column."""
+    for value, kind in zip(row, kinds, strict=True):
+        if not isinstance(value, kind):
+            raise DamageError(f"{where} holds {_NAMES.get(type(value), 'nothing')} where it must not")
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "text", bytes: "bytes"}
 
 
 def _connect(path: Path, query: str, timeout: float) -> sqlite3.Connection:
@@ -189,7 +221,7 @@ def reading(path: Path) -> Iterator[None]:
     """Turn what SQLite says while reading `path` into one line."""
     try:
         yield
-    except (sqlite3.Error, DamageError) as cause:
+    except FAULTS as cause:
         raise _one_line(path, cause, writing=False) from cause
 
 
@@ -198,10 +230,19 @@ def writing(path: Path) -> Iterator[None]:
     """Turn what SQLite and the system say while writing `path` into one line."""
     try:
         yield
-    except (sqlite3.Error, DamageError) as cause:
+    except FAULTS as cause:
         raise _one_line(path, cause, writing=True) from cause
     except OSError as cause:
         raise StorageError(f"could not write {path}: {cause.strerror or cause}") from cause
+
+
+_DAMAGE = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,  # a table or column that should be there is not
+    sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_MISMATCH,
+)
 
 
 def _one_line(path: Path, cause: Exception, *, writing: bool) -> GalleryError | StorageError:
@@ -211,7 +252,8 @@ def _one_line(path: Path, cause: Exception, *, writing: bool) -> GalleryError | 
         return GalleryError(f"{path} is being written by another process; try again when it is done")
     if code == sqlite3.SQLITE_FULL:
         return StorageError(f"could not write {path} (the disk is full: free some space); {intact}")
-    if isinstance(cause, DamageError) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    undecoded = isinstance(cause, sqlite3.OperationalError) and not code  # text that is not UTF-8
+    if isinstance(cause, DamageError | UnicodeDecodeError) or undecoded or code in _DAMAGE:
         return GalleryError(f"{path} is damaged ({cause}); restore it from a copy or index the images again")
     if code == sqlite3.SQLITE_READONLY:
         return StorageError(f"could not write {path} (it is read-only: check its permissions); {intact}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +13,15 @@ from numpy.typing import ArrayLike
 
 from holdfast.errors import GalleryError
 from holdfast.gallery import boxes as box_columns
-from holdfast.gallery import cache, check, columns, copying, database, items, kept, writing
+from holdfast.gallery import cache, check, copying, database, items, kept, meta, writing
 from holdfast.gallery.boxes import Boxes
 from holdfast.gallery.cache import Written
+from holdfast.gallery.creating import create_store
 from holdfast.gallery.exact import SLACK, Doubles, Floats, Scan, Slots, nearest
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.ranking import Ranked, hits, rank
-from holdfast.gallery.store import Store, create_store, open_store, opened
+from holdfast.gallery.rewriting import Rewriting
+from holdfast.gallery.store import Store, open_store, opened
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hits, Item
 
 WAIT = 30.0
@@ -105,7 +106,7 @@ class Gallery:
 
     def __contains__(self, id: object) -> bool:
         with self.snapshot():
-            return isinstance(id, str) and bool(items.slots_of(self._store.connection, [id]))
+            return isinstance(id, str) and bool(self._found([id]))
 
     def get(self, id: str) -> Item:
         """The item with this id; an error if there is none."""
@@ -147,7 +148,7 @@ class Gallery:
     def items(self, slots: Slots) -> list[Item]:
         """The items in these slots, in that order; slots are those of the same `snapshot`."""
         with self.snapshot():
-            found = items.items_at(self._store.connection, set(slots.tolist()))
+            found = self._items_at(set(slots.tolist()))
         missing = [slot for slot in slots.tolist() if slot not in found]
         if missing:
             raise GalleryError(f"{self.path} has no item in slot {missing[0]}")
@@ -156,18 +157,25 @@ class Gallery:
     def ids(self) -> Iterator[str]:
         """All ids in order; one that is added or removed meanwhile may or may not appear."""
         last: str | None = None
+        seen, states = 0, set()
         while True:
             with self.snapshot():
-                page = items.page_of_ids(self._store.connection, last)
+                state = self._store.state
+                page = items.page_of_ids(self._store.connection, last, self._store.bound_vectors())
+                states.add(state.generation)
+                if not page and len(states) == 1 and seen != state.count:
+                    raise database.DamageError(f"{seen} ids are found where meta counts {state.count}")
             if not page:
                 return
             yield from page
-            last = page[-1]
+            seen, last = seen + len(page), page[-1]
 
     def catalogue(self) -> dict[str, Item]:
         """Every item by its id, in order."""
         with self.snapshot():
-            return {item.id: item for item in items.by_id(self._store.connection)}
+            state, vectors = self._store.state, self._store.bound_vectors()
+            found = items.by_id(self._store.connection, state.count, vectors, state.items)
+            return {item.id: item for item in found}
 
     def search(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
         """The k nearest candidates of each query (one vector, or one per row): all of them if k is larger.
@@ -181,7 +189,7 @@ class Gallery:
             raise GalleryError(f"{len(rows)} queries came with {len(names)} names; give one for each")
         with self.snapshot():
             ranked = self._nearest(rows, k)
-            found = items.items_at(self._store.connection, set(ranked.slots.ravel().tolist()))
+            found = self._items_at(set(ranked.slots.ravel().tolist()))
         return [hits(name, ranked, row, found) for row, name in enumerate(names)]
 
     def search_arrays(self, queries: ArrayLike, k: int) -> tuple[Doubles, Slots]:
@@ -206,7 +214,7 @@ class Gallery:
         with self.snapshot():
             wanted = self._at_most_all(k)
             ranked = rank([scan.nearest(wanted)], wanted, self._ids_at)
-            found = items.items_at(self._store.connection, ranked.slots[0].tolist())
+            found = self._items_at(ranked.slots[0].tolist())
         return hits(name, ranked, 0, found), ranked.slots[0]
 
     def possible(self, scan: Scan, radius: float, eps: float | None = None) -> Slots:
@@ -222,7 +230,7 @@ class Gallery:
         with self.snapshot():
             found = self.scan(query).within(float(radius))
             ranked = rank([found], len(found.slots), self._ids_at)
-            return hits(name, ranked, 0, items.items_at(self._store.connection, found.slots.tolist()))
+            return hits(name, ranked, 0, self._items_at(found.slots.tolist()))
 
     def add(
         self,
@@ -266,14 +274,16 @@ class Gallery:
             return box_columns.rows({eps: make(some, vectors)}, vectors)
 
         with self._store.write():
-            if eps not in box_columns.sizes(columns.declared(self._store.connection)):
+            if eps not in meta.read(self._store.connection).boxes:
                 new = box_columns.columns_for(eps, self._store.column.width)
                 writing.extend(self._store.connection, new, rows)
 
     def certificates(self) -> list[Kept]:
-        """The kept certificates, by query."""
+        """The kept certificates, by query; those of a gallery of before prove nothing (see `upgrading`)."""
         with self.snapshot():
-            return kept.read(self._store.connection)
+            state = self._store.state
+            found = kept.read(self._store.connection, state)
+            return found if state.embedder.current else [one.unproved(state.count) for one in found]
 
     def keep(self, certificates: Sequence[Kept], *, instead_of: Sequence[Kept] | None = None) -> None:
         """Keep these certificates; one for the same query, threat and k is replaced.
@@ -285,12 +295,18 @@ class Gallery:
             if instead_of is not None:
                 there = kept.unchanged(self._store.connection, instead_of)
                 certificates = [one for one in certificates if one.named in there]
-            kept.write(self._store.connection, certificates)
+            writing.keep(self._store.connection, certificates)
+
+    @contextmanager
+    def rewriting(self) -> Iterator[Rewriting]:
+        """Rewrite vectors, boxes, embedder and kept certificates, all or nothing; other writers wait meanwhile."""
+        with self._store.write():
+            yield Rewriting(self._store)
 
     def forget(self, queries: Sequence[str]) -> int:
         """Drop the certificates of these queries, and say how many there were."""
         with self._store.write():
-            return kept.forget(self._store.connection, queries)
+            return writing.forget(self._store.connection, queries)
 
     def remove(self, ids: Iterable[str]) -> int:
         """Remove those of `ids` that are there, all or none, and say how many there were."""
@@ -312,15 +328,15 @@ class Gallery:
         A cache never changes an answer, only how soon it is there (see `holdfast.gallery.cache`).
         """
         with self.snapshot():
-            return cache.write(self.path, self._store.connection, self.info.uid, self.info.count)
+            return cache.write(self.path, self._store.connection, self._store.state)
 
     def refresh_cache(self) -> Written | None:
         """As `write_cache`, where it is worth it: the gallery is large or has one, and much has changed."""
         with self.snapshot():
-            info = self.info
-            if 4 * info.dim * info.count < cache.AUTOMATIC and not cache.folder_of(self.path).is_dir():
+            state = self._store.state
+            if 4 * state.dim * state.count < cache.AUTOMATIC and not cache.folder_of(self.path).is_dir():
                 return None
-            return cache.write(self.path, self._store.connection, info.uid, info.count, only_if_stale=True)
+            return cache.write(self.path, self._store.connection, state, only_if_stale=True)
 
     def copy_to(self, out: str | Path) -> GalleryInfo:
         """A consistent copy at `out`, where nothing is yet, while others write; what the copy says of itself.
@@ -353,14 +369,22 @@ class Gallery:
         return writing.matrix(values, self._store.column.width, what)
 
     def _slots(self, ids: Sequence[str]) -> Slots:
-        found = items.slots_of(self._store.connection, ids)
+        found = self._found(ids)
         for id in ids:
             if id not in found:
                 raise GalleryError(f"{self.path} has no item '{id}'")
         return np.array([found[id] for id in ids], dtype=np.int64)
 
     def _ids_at(self, slots: Iterable[int]) -> dict[int, str]:
-        return items.ids_at(self._store.connection, slots)
+        return {slot: item.id for slot, item in self._items_at(slots).items()}
+
+    def _found(self, ids: Sequence[str]) -> dict[str, int]:
+        with self.snapshot():
+            return items.slots_of(self._store.connection, ids, self._store.bound_vectors())
+
+    def _items_at(self, slots: Iterable[int]) -> dict[int, Item]:
+        with self.snapshot():
+            return items.items_at(self._store.connection, slots, self._store.bound_vectors())
 
     def _filled(self) -> Floats:
         vectors = self._store.memory.rows
@@ -391,6 +415,6 @@ def verify_file(path: str | Path) -> list[str]:
             connection.close()
             return found
     except GalleryError as cause:
-        if isinstance(cause.__cause__, (sqlite3.Error, database.DamageError)):
+        if isinstance(cause.__cause__, database.FAULTS):
             return [str(cause)]
         raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.data import Skipped, decode, open_source
+from holdfast.data import Labels, Skipped, decode, open_source
 from holdfast.data.bucket import is_bucket, object_exists, read_object
 from holdfast.data.decoding import content, workers
 from holdfast.data.sets import folder
-from holdfast.data.source import IN_ARCHIVE, Source
-from holdfast.errors import DataError, GalleryError, ImageError
+from holdfast.data.source import IN_ARCHIVE, Source, is_gone, unreadable
+from holdfast.errors import ConfigError, DataError, GalleryError, ImageError
 from holdfast.gallery.bounding import Bounder
 from holdfast.gallery.boxes import Boxes, named
 from holdfast.gallery.interface import AnyGallery
@@ -30,6 +32,8 @@ from holdfast.progress import bar
 from holdfast.spec import ImageSpec
 
 PIECE = 256
+MAX_REMOVED = 0.1
+"""Share of a gallery's images that one run may remove, unless it is told otherwise."""
 
 
 @dataclass
@@ -41,6 +45,8 @@ class Indexed:
     unchanged: int = 0
     removed: int = 0
     skipped: list[Skipped] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+    """The labels of the images that were indexed, each once."""
     boxes: tuple[float, ...] = ()
     """For which eps every candidate now has a box."""
     certificates: Rechecked = field(default_factory=Rechecked)
@@ -56,6 +62,10 @@ class _Read:
     item: Item
     pixels: NDArray[np.uint8] | None = None
     problem: str | None = None
+    damaged: bool = False
+    """Its bytes were read, and are no image."""
+    gone: bool = False
+    """It is listed, but not there: a link to nothing, or a file removed since."""
 
 
 def embedder_info(embedder: AnyEmbedder, location: Path | None = None) -> EmbedderInfo:
@@ -85,56 +95,77 @@ def index_images(
     gallery: AnyGallery,
     *,
     prefix: str = "",
+    labels: Labels = "deepest",
     prune: bool = False,
+    max_removed: float = MAX_REMOVED,
     boxes: float | None = None,
 ) -> Indexed:
     """Bring `gallery` up to date with the folder, tar or bucket `images`; each piece is committed as it is done.
 
-    An image's id is `prefix` and its path below `images`; its label is its class folder, if it has
-    one. Images whose bytes have not changed are not embedded again, so a stopped run goes on where
-    it was. An id that stands for another image that still exists elsewhere is refused. An image
-    that can no longer be read leaves the gallery. With `prune`, so does every item whose file is gone.
+    An image's id is `prefix` and its path below `images`; its label is its class folder, if it has one: the
+    deepest, or with `labels="top"` the one at the top. Images whose bytes have not changed are not embedded
+    again, so a stopped run goes on where it was. An id that stands for another image that still exists elsewhere
+    is refused.
+
+    An image whose bytes were read and no longer decode leaves the gallery. With `prune`, so does every item
+    whose file is gone. They leave together at the end: a disk, mount or bucket that fails before ends the run
+    with nothing removed, and so does a run that would remove more than the share `max_removed` (a single
+    image may always leave).
 
     New images get boxes for every eps that the gallery has boxes for. With `boxes` another eps is
     added, for all images at once: each must still be readable and unchanged.
     """
+    if not 0 <= max_removed <= 1:
+        raise ConfigError(f"max_removed is a share between 0 and 1, not {max_removed}")
     done = Indexed()
+    leaving: dict[str, str] = {}
     maker = _Maker(embedder, gallery.info.boxes, boxes)
     with open_source(images) as source:
-        labels = _labels(source)
-        if not labels:
+        classes = _labels(source, labels)
+        if not classes:
             raise DataError(f"there are no images in {images}; name a folder, tar or bucket of images")
         known = gallery.catalogue()
         wanted = [
             Item(prefix + folder.readable(name), label, folder.readable(source.place(name)))
-            for name, label in labels.items()
+            for name, label in classes.items()
         ]
         _check_ids(wanted, known)
         here = {item.id for item in wanted}
         others = [item for item in known.values() if item.id not in here]
-        gone = {item.id for item in others if not _exists(item.path, source)} if prune else set()
+        if prune:
+            leaving = {item.id: "its file is gone" for item in others if not _exists(item.path, source)}
         if boxes is not None and boxes not in maker.sizes:
             # Said before anything is written.
-            _check_found(boxes, [i.id for i in others if i.id not in gone and _unchanged(i) is None])
+            _check_found(boxes, [i.id for i in others if i.id not in leaving and _unchanged(i) is None])
             if not known:
                 _add_boxes(maker, gallery, boxes, embedder.spec)
                 maker.sizes = gallery.info.boxes
-        names = list(labels)
+        names = list(classes)
+        done.classes = sorted({label for label in classes.values() if label is not None})
         with bar("indexing", len(names)) as advance, ThreadPoolExecutor(workers()) as pool:
             size = at_once(embedder, PIECE)
             for first in range(0, len(names), size):
                 part = slice(first, first + size)
-                read = pool.map(
-                    lambda name, item: _read(source, name, item, known.get(item.id), embedder.spec),
-                    names[part],
-                    wanted[part],
+                piece = list(
+                    pool.map(
+                        lambda name, item: _read(source, name, item, known.get(item.id), embedder.spec),
+                        names[part],
+                        wanted[part],
+                    )
                 )
-                _store(maker, gallery, list(read), known, done)
+                _store(maker, gallery, piece, known, done)
+                leaving |= {
+                    read.item.id: str(read.problem)
+                    for read in piece
+                    if read.item.id in known and (read.damaged or (prune and read.gone))
+                }
                 advance(len(names[part]), note=f"{len(done.skipped)} skipped" if done.skipped else "")
-    done.removed += gallery.remove(gone) if gone else 0
-    if not len(gallery):
+    if len(gallery) <= len(leaving):
         reason = done.skipped[0].reason if done.skipped else "nothing there"
         raise DataError(f"none of the {len(names)} images in {images} could be read (first: {reason})")
+    if leaving:
+        _check_share(leaving, len(known), max_removed)
+        done.removed = gallery.remove(set(leaving))
     if boxes is not None and boxes not in maker.sizes:
         _add_boxes(maker, gallery, boxes, embedder.spec)
     done.boxes = gallery.info.boxes
@@ -145,13 +176,17 @@ def stored_image(path: str | None) -> bytes | None:
     """The bytes of an image by its stored path; None where they are no longer there."""
     if path is None:
         return None
-    archive, _, member = path.partition(IN_ARCHIVE)
     try:
-        if is_bucket(path):
-            return read_object(path)
-        return _opened(Path(archive)).read(member) if member else Path(path).read_bytes()
+        return _stored(path)
     except (OSError, KeyError, DataError):
         return None
+
+
+def _stored(path: str) -> bytes:
+    archive, _, member = path.partition(IN_ARCHIVE)
+    if is_bucket(path):
+        return read_object(path)
+    return _opened(Path(archive)).read(member) if member else Path(path).read_bytes()
 
 
 @lru_cache(maxsize=4)
@@ -160,10 +195,10 @@ def _opened(path: Path) -> Source:
     return open_source(path)
 
 
-def _labels(source: Source) -> dict[str, str | None]:
+def _labels(source: Source, which: Labels) -> dict[str, str | None]:
     """Every image's name in the source, with the class that its folder says, or None."""
     names: dict[str, str | None] = dict.fromkeys(folder.image_names(source))
-    listing = folder.read(source)
+    listing = folder.read(source, which)
     if listing.labels is not None:
         for name, label in zip(listing.names, listing.labels, strict=True):
             names[name] = listing.classes[label]
@@ -188,7 +223,13 @@ def _exists(path: str | None, source: Source | None) -> bool:
         return False
     if is_bucket(path):
         return object_exists(path)
-    return Path(path.partition(IN_ARCHIVE)[0]).exists()
+    try:
+        os.stat(path.partition(IN_ARCHIVE)[0])  # noqa: PTH116 - Path.exists hides some failures.
+    except OSError as cause:
+        if is_gone(cause):
+            return False
+        raise unreadable(path, cause) from cause
+    return True
 
 
 def _read(source: Source, name: str, item: Item, old: Item | None, spec: ImageSpec) -> _Read:
@@ -199,7 +240,25 @@ def _read(source: Source, name: str, item: Item, old: Item | None, spec: ImageSp
             return _Read(item)
         return _Read(item, decode(found, spec))
     except ImageError as cause:
-        return _Read(item, problem=str(cause))
+        why = cause.__cause__
+        # Too little memory, or a library that could not be loaded, says nothing about the bytes.
+        ours = isinstance(why, MemoryError) or (isinstance(why, OSError) and why.errno is not None)
+        gone = isinstance(why, OSError) and is_gone(why)
+        return _Read(item, problem=str(cause), damaged=not ours, gone=gone)
+    except DataError as cause:
+        raise DataError(f"{cause}; nothing was removed from the gallery") from cause
+
+
+def _check_share(leaving: dict[str, str], known: int, most: float) -> None:
+    """Refuse to remove so much that the disk, not the pictures, must have changed."""
+    if len(leaving) <= max(1, most * known):
+        return
+    first, reason = next(iter(leaving.items()))
+    enough = math.ceil(100 * len(leaving) / known) / 100
+    raise GalleryError(
+        f"{len(leaving):,} of {known:,} images would leave the gallery (first: {first}: {reason}), more than "
+        f"{most:.0%}; nothing was removed: check that the disk is whole, then allow it (--max-removed {enough:g})"
+    )
 
 
 class _Maker:
@@ -241,8 +300,15 @@ def _check_found(eps: float, lost: Sequence[str]) -> None:
 
 def _unchanged(item: Item) -> bytes | None:
     """The bytes of a stored image, if they are still those that were embedded."""
-    found = stored_image(item.path)
-    return found if found is not None and _digest(found) == item.digest else None
+    if item.path is None or not _exists(item.path, None):
+        return None
+    try:
+        found = _stored(item.path)
+    except KeyError:
+        return None
+    except OSError as cause:
+        raise unreadable(item.path, cause) from cause
+    return found if _digest(found) == item.digest else None
 
 
 def _digest(content: bytes) -> str:
@@ -253,10 +319,7 @@ def _store(
     maker: _Maker, gallery: AnyGallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
 ) -> None:
     """Embed and commit one piece; only what has changed is written."""
-    broken = [read.item.id for read in piece if read.problem is not None]
     done.skipped += [Skipped(read.item.id, read.problem) for read in piece if read.problem is not None]
-    stale = [id for id in broken if id in known]
-    done.removed += gallery.remove(stale) if stale else 0
 
     fresh = [read for read in piece if read.pixels is not None]
     if fresh:

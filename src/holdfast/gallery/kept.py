@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from holdfast.gallery import database
+from holdfast.gallery.checksums import checksum, part_hash, root_of
 from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Doubles, Floats
+from holdfast.gallery.meta import Meta
 
 _FIELDS = "query, threat, k, generation, checksum, hits, unit_norm, embedding, centre, radius"
 
@@ -51,6 +51,11 @@ class Kept:
         """What no other certificate of the gallery has: query, threat and k."""
         return self.query, self.threat, self.k
 
+    def unproved(self, count: int) -> Kept:
+        """The same without what it proves: every hit may be anywhere among `count` candidates."""
+        hits = tuple(KeptHit(hit.id, 1, count, "UNKNOWN") for hit in self.hits)
+        return replace(self, hits=hits)
+
     @property
     def certified(self) -> int:
         """How many of the hits surely stay."""
@@ -75,21 +80,27 @@ class Rechecked:
     changed: tuple[Changed, ...] = ()
 
 
-def read(connection: sqlite3.Connection) -> list[Kept]:
-    """All kept certificates, by query; a gallery from before there were any has none."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'certificates'").fetchone() is None:
+def read(connection: sqlite3.Connection, state: Meta) -> list[Kept]:
+    """All kept certificates, by query; refused if they are not those of `state`."""
+    if not state.bound and not _has_table(connection):
         return []
-    found = connection.execute(f"SELECT {_FIELDS} FROM certificates ORDER BY query, threat, k")
-    return [_decode(*row) for row in found]
+    found = connection.execute(f"SELECT {_FIELDS} FROM certificates ORDER BY query, threat, k").fetchall()
+    kept = [_decode(*row) for row in found]
+    if state.bound and root_of(_part(*row) for row in found) != state.kept:
+        raise DamageError("its kept certificates are not those of the last write")
+    return kept
 
 
-def write(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> None:
-    """Keep these; one for the same query, threat and k is replaced."""
-    database.upgrade(connection)
-    connection.executemany(
-        f"INSERT OR REPLACE INTO certificates ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (_encode(one) for one in certificates),
-    )
+def write(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> int:
+    """Keep these; one for the same query, threat and k is replaced. Gives by how much the root of all changes."""
+    change = 0
+    for one in certificates:
+        named = "query = ? AND threat = ? AND k = ?"
+        change ^= _delete(connection, named, one.named)
+        row = _encode(one)
+        connection.execute(f"INSERT INTO certificates ({_FIELDS}) VALUES (?{', ?' * (len(row) - 1)})", row)
+        change ^= _part(*row)
+    return change
 
 
 def unchanged(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> set[tuple[str, str, int]]:
@@ -99,11 +110,37 @@ def unchanged(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> s
     return {one.named for one in certificates if there.get(one.named) == _encode(one)[4]}
 
 
-def forget(connection: sqlite3.Connection, queries: Iterable[str]) -> int:
-    """Drop all certificates of these queries, and say how many there were."""
-    database.upgrade(connection)
-    gone = connection.executemany("DELETE FROM certificates WHERE query = ?", ((name,) for name in queries))
-    return gone.rowcount
+def forget(connection: sqlite3.Connection, queries: Iterable[str]) -> tuple[int, int]:
+    """Drop all certificates of these queries; how many there were, and by how much the root of all changes."""
+    count, change = 0, 0
+    for name in queries:
+        (there,) = connection.execute("SELECT count(*) FROM certificates WHERE query = ?", (name,)).fetchone()
+        count += there
+        change ^= _delete(connection, "query = ?", (name,))
+    return count, change
+
+
+def root(connection: sqlite3.Connection) -> int:
+    """The root of the certificates that are there."""
+    found = connection.execute(f"SELECT {_FIELDS} FROM certificates")
+    return root_of(_part(*row) for row in found)
+
+
+def _has_table(connection: sqlite3.Connection) -> bool:
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'certificates'").fetchone()
+    return found is not None
+
+
+def _delete(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> int:
+    gone = connection.execute(f"SELECT {_FIELDS} FROM certificates WHERE {which}", values).fetchall()
+    connection.execute(f"DELETE FROM certificates WHERE {which}", values)
+    return root_of(_part(*row) for row in gone)
+
+
+def _part(*row: Any) -> int:
+    """What a certificate adds to the root of all."""
+    query, threat, k, _, stored, *_ = row
+    return part_hash(query, threat, k, stored)
 
 
 def _encode(one: Kept) -> tuple[Any, ...]:
@@ -111,23 +148,14 @@ def _encode(one: Kept) -> tuple[Any, ...]:
     box = (None if part is None else part.astype("<f8").tobytes() for part in (one.centre, one.radius))
     fields = (one.query, one.threat, one.k, one.generation)
     rest = (hits, int(one.unit_norm), one.embedding.astype("<f4").tobytes(), *box)
-    return (*fields, _checksum(*fields, *rest), *rest)
+    return (*fields, checksum(*fields, *rest), *rest)
 
 
-def _decode(
-    query: str,
-    threat: str,
-    k: int,
-    generation: int,
-    checksum: int,
-    hits: str,
-    unit_norm: int,
-    embedding: bytes,
-    centre: bytes | None,
-    radius: bytes | None,
-) -> Kept:
-    if checksum != _checksum(query, threat, k, generation, hits, unit_norm, embedding, centre, radius):
-        raise DamageError(f"the kept certificate of '{query}' does not match its checksum")
+def _decode(*row: Any) -> Kept:
+    query, threat, k, generation, stored, hits, unit_norm, embedding, centre, radius = row
+    # The values are compared with their types: no other kind of value matches.
+    if stored != checksum(query, threat, k, generation, hits, unit_norm, embedding, centre, radius):
+        raise DamageError(f"the kept certificate of {query!r} does not match its checksum")
     box = [None if part is None else np.frombuffer(part, dtype="<f8").copy() for part in (centre, radius)]
     return Kept(
         query,
@@ -139,8 +167,3 @@ def _decode(
         np.frombuffer(embedding, dtype="<f4").copy(),
         *box,
     )
-
-
-def _checksum(*fields: object) -> int:
-    """CRC-32 over everything that a certificate says."""
-    return zlib.crc32(repr(fields).encode())

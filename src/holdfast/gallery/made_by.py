@@ -10,7 +10,9 @@ from holdfast.gallery.indexing import as_stored, embedder_info
 from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.opening import open_gallery
 from holdfast.gallery.smoothed import smoothed, stored_smoothing
+from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import AnyEmbedder
+from holdfast.spec import ImageSpec
 
 
 def open_with_embedder(
@@ -35,7 +37,7 @@ def embedder_of(gallery: AnyGallery, model: Path | None = None) -> AnyEmbedder:
         # Opening a gallery must not run a file that the gallery itself names.
         raise GalleryError(f"{path} was made by {hint}; name it with --model")
     try:
-        embedder = models.find(model or str(hint))
+        embedder = models.find(model or str(hint), _spec(info))
     except ModelError as error:
         if model is not None:
             raise
@@ -46,3 +48,9 @@ def embedder_of(gallery: AnyGallery, model: Path | None = None) -> AnyEmbedder:
     embedder = embedder if how is None else smoothed(embedder, how)
     gallery.check_embedder(embedder_info(embedder))
     return embedder
+
+
+def _spec(info: EmbedderInfo) -> ImageSpec | None:
+    """The images that the embedder took, for a model that does not say it itself."""
+    spec = info.card.get("spec")
+    return None if spec is None else ImageSpec(**{"resample": "bicubic", **spec})

@@ -12,7 +12,7 @@ import numpy as np
 
 from holdfast.gallery import columns
 from holdfast.gallery.cache import Cached
-from holdfast.gallery.columns import Block, Column, Mark, changed_since
+from holdfast.gallery.columns import Block, Column, Mark
 from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Floats, Slots
 
@@ -41,6 +41,7 @@ class Memory:
         self._norms = np.zeros(column.blocks_for(len(self._rows)), dtype=np.float64)
         self._count = 0
         self._generation = -1
+        self._known: dict[int, Mark] = {}  # what the blocks in memory are
         self._pending: dict[int, Mark] = {}
         self._own: set[int] = set()  # blocks that are not as in the cache
         self._shared = False
@@ -60,32 +61,37 @@ class Memory:
     def fork(self) -> Memory:
         """Another memory in the same state; from now on neither changes what the other shows."""
         other = copy.copy(self)
-        other._norms, other._pending, other._own = self._norms.copy(), self._pending.copy(), self._own.copy()
+        other._norms, other._known = self._norms.copy(), self._known.copy()
+        other._pending, other._own = self._pending.copy(), self._own.copy()
         self._shared = other._shared = True
         return other
 
-    def follow(self, connection: sqlite3.Connection, count: int, generation: int) -> None:
-        """Bring memory to the state of the file, whose meta says `count` and `generation`."""
+    def follow(self, connection: sqlite3.Connection, count: int, generation: int, root: int | None) -> None:
+        """Bring memory to the state of the file, whose meta says `count`, `generation` and the column's `root`."""
         if generation == self._generation:
             return
+        column, found = self._column, 0
+        columns.check_last(connection, column, count)
         if count > len(self._rows):
             self._grow(count)
-        column, filled = self._column, self._count
-        if self._generation < 0 and self._cached is not None:
-            blocks, filled = self._adopted(connection, count), count
+        if self._generation < 0 and self._cached is None:
+            blocks = columns.blocks(connection, column, root)
         else:
-            blocks = changed_since(connection, column, self._generation)
+            marks = columns.marks(connection, column, root)
+            found, blocks = len(marks), self._differing(connection, marks, count)
         for block in blocks:
             start, stop = self._place(block.number, count)
-            if len(block.rows) != stop - start or start > filled:
+            if len(block.rows) != stop - start or start >= count:
                 raise DamageError(
                     f"{count} items, but column '{column.kind}' has rows {start} to {start + len(block.rows)}"
                 )
             self._put(block, start, stop)
-            filled = max(filled, stop)
-        if filled < count:
-            raise DamageError(f"{count} items, but column '{column.kind}' has only {filled} rows")
-        self._pending = {n: mark for n, mark in self._pending.items() if n < column.blocks_for(count)}
+            found = max(found, block.number + 1)
+        wanted = column.blocks_for(count)
+        if found != wanted or any(number not in self._known for number in range(wanted)):
+            raise DamageError(f"{count} items, but column '{column.kind}' has {found} of {wanted} blocks")
+        self._pending = {n: mark for n, mark in self._pending.items() if n < wanted}
+        self._known = {n: mark for n, mark in self._known.items() if n < wanted}
         self._count, self._generation = count, generation
 
     def check(self, connection: sqlite3.Connection, slots: Slots | None = None) -> None:
@@ -101,24 +107,25 @@ class Memory:
         marks = [self._pending[number] for number in sorted(wanted)]
         for mark, sound in zip(marks, self._sound(marks), strict=True):
             if not sound:
-                block = columns.read(connection, self._column, mark.number)
+                block = columns.read(connection, self._column, mark)
                 start, stop = self._place(mark.number, self._count)
                 if len(block.rows) != stop - start:
                     raise DamageError(f"block {mark.number} of column '{self._column.kind}' is too short")
                 self._put(block, start, stop)
             self._pending.pop(mark.number, None)
 
-    def _adopted(self, connection: sqlite3.Connection, count: int) -> Iterator[Block]:
-        """The blocks that the cache does not have as the gallery does; those that it has become pending."""
-        marks = columns.marks(connection, self._column)
+    def _differing(self, connection: sqlite3.Connection, marks: list[Mark], count: int) -> Iterator[Block]:
+        """The blocks that are not in memory as the gallery has them; those that only the cache has become pending."""
         if [mark.number for mark in marks] != list(range(self._column.blocks_for(count))):
             raise DamageError(f"{count} items, but column '{self._column.kind}' has {len(marks)} blocks")
         for mark in marks:
-            if self._cached is not None and self._cached.holds(mark):
-                self._pending[mark.number] = mark
+            if self._known.get(mark.number) == mark:
+                continue
+            if self._generation < 0 and self._cached is not None and self._cached.holds(mark):
+                self._pending[mark.number] = self._known[mark.number] = mark
                 self._norms[mark.number] = mark.max_norm
             else:
-                yield columns.read(connection, self._column, mark.number)
+                yield columns.read(connection, self._column, mark)
 
     def _sound(self, marks: list[Mark]) -> list[bool]:
         """For each of these blocks whether its rows match its checksum."""
@@ -142,6 +149,7 @@ class Memory:
             self._separate()
         self._rows[start:stop] = block.rows
         self._norms[block.number] = block.max_norm
+        self._known[block.number] = block.mark
         self._own.add(block.number)
         self._pending.pop(block.number, None)
 

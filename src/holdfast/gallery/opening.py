@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import GalleryError
+from holdfast.gallery.creating import discard_store
 from holdfast.gallery.gallery import Gallery, verify_file
 from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.milvus.address import SERVER, is_milvus
-from holdfast.gallery.store import discard_store
 from holdfast.gallery.values import EmbedderInfo
 
 if TYPE_CHECKING:

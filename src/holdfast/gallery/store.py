@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sqlite3
 import threading
-import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.deadline import check as check_deadline
 from holdfast.errors import GalleryError
-from holdfast.gallery import boxes, cache, columns, database
+from holdfast.gallery import cache, columns, database, items, meta, writing
 from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.memory import Memory
+from holdfast.gallery.meta import Meta
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo
 from holdfast.gallery.view import View
 from holdfast.gallery.writing import VECTOR
@@ -33,6 +30,8 @@ class _Frame:
 
     connection: sqlite3.Connection
     view: View | None
+    state: Meta | None = None
+    """What the gallery said of itself when the read began."""
 
 
 class _Here(threading.local):
@@ -71,9 +70,9 @@ class Store:
         self._here = _Here()
         self._closed = False
         self._idle = [connection] if readonly else []
-        self._uid, _, _ = _state(connection)
-        self.column = _vector_column(connection)
-        self._view = View(self._cached)
+        state = meta.read(connection)
+        self._uid, self.column = state.uid, state.vector
+        self._view = View(self._cached, state)
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -100,6 +99,13 @@ class Store:
                 self._end(frame)
 
     @property
+    def state(self) -> Meta:
+        """What the gallery says of itself; inside a `read`."""
+        state = self._here.frames[-1].state if self._here.frames else None
+        assert state is not None, "states are read inside a `read`"
+        return state
+
+    @property
     def memory(self) -> Memory:
         """The vectors; inside a `read`."""
         return self._shown.memory(self.connection, self.column)
@@ -113,12 +119,23 @@ class Store:
         column = self.column if kind == VECTOR else self.declared(kind)
         return self._shown.gather(self.connection, column, slots)
 
+    def bound_vectors(self) -> items.Vectors | None:
+        """The vectors that items are compared with; None for a file of before. Inside a `read`."""
+        return (lambda slots: self.gather(VECTOR, slots)) if self.state.bound else None
+
     def declared(self, kind: str) -> columns.Column:
         """A column of the file; inside a `read`."""
-        column = columns.declared(self.connection).get(kind)
+        column = self.state.columns.get(kind)
         if column is None:
             raise DamageError(f"its column '{kind}' is missing")
         return column
+
+    def check_count(self) -> None:
+        """Refuse a file that lists more or fewer items than it counts."""
+        with self.read():
+            listed, count = items.count(self.connection), self.state.count
+            if listed != count:
+                raise DamageError(f"{listed} items are listed where meta counts {count}")
 
     def prepare(self) -> None:
         """Read or map the vectors, and refuse a file in which they are not all there."""
@@ -134,7 +151,10 @@ class Store:
             self._main.execute("BEGIN IMMEDIATE")
             self._here.frames.append(_Frame(self._main, None))
             try:
-                self._check_same(_state(self._main)[0])
+                state = meta.read(self._main)
+                self._check_same(state.uid)
+                if not state.bound:
+                    writing.from_before(self._main)
                 yield
                 if self._moved():
                     raise GalleryError(
@@ -177,18 +197,30 @@ class Store:
             with self._lock:
                 self._give_back(connection)
 
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Inside a write: reads of this thread see what has been written so far."""
+        state = meta.read(self._main)
+        self._here.frames.append(_Frame(self._main, View(lambda column: None, state), state))
+        try:
+            yield
+        finally:
+            self._here.frames.pop()
+
     def info(self) -> GalleryInfo:
-        """The row of meta, as last committed."""
+        """What the gallery says of itself, as last committed."""
         with database.reading(self.path), self.lent() as connection:
-            uid, dim, count, generation, fingerprint, card, location, created = connection.execute(
-                "SELECT uid, dim, count, generation, fingerprint, card, location, created FROM meta"
-            ).fetchone()
-            try:
-                embedder = EmbedderInfo(fingerprint, json.loads(card), location)
-            except ValueError as cause:
-                raise DamageError("the embedder's card is not JSON") from cause
-            sizes = boxes.sizes(columns.declared(connection))
-            return GalleryInfo(self.path, uid, dim, count, embedder, created, generation, sizes)
+            found = meta.read(connection)
+        return GalleryInfo(
+            self.path,
+            found.uid,
+            found.dim,
+            found.count,
+            found.embedder,
+            found.created,
+            found.generation,
+            found.boxes,
+        )
 
     def check_writable(self) -> None:
         """Refuse a write that could not be kept."""
@@ -228,14 +260,17 @@ class Store:
             try:
                 self._check_same()
                 connection.execute("BEGIN")
-                uid, count, generation = _state(connection)
-                self._check_same(uid)
-                if generation < self._view.generation:
-                    self._view = View(self._cached)  # restored from an older copy
-                if generation != self._view.generation:
-                    self._view = self._view.at(count, generation)
+                state = meta.read(connection)
+                self._check_same(state.uid)
+                shown = self._view.state
+                if state.generation < shown.generation or (
+                    state.generation == shown.generation and state.roots != shown.roots
+                ):
+                    self._view = View(self._cached, state)  # restored from another copy
+                elif state.generation != shown.generation:
+                    self._view = self._view.at(state)
                 self._view.readers += 1
-                return _Frame(connection, self._view)
+                return _Frame(connection, self._view, state)
             except BaseException:
                 self._give_back(connection)
                 raise
@@ -304,7 +339,7 @@ class Store:
         """What was read in the block is of one state, or an error that says so."""
         try:
             yield
-        except (sqlite3.Error, DamageError, GalleryError) as cause:
+        except (*database.FAULTS, GalleryError) as cause:
             if self._stale():
                 raise self._other() from cause
             raise
@@ -316,28 +351,13 @@ class Store:
         embedder.check_made(self.path, self.info().embedder.fingerprint)
 
 
-def _state(connection: sqlite3.Connection) -> tuple[str, int, int]:
-    found = connection.execute("SELECT uid, count, generation FROM meta").fetchone()
-    if found is None:
-        raise DamageError("its table meta is empty")
-    uid, count, generation = found
-    return uid, count, generation
-
-
-def _vector_column(connection: sqlite3.Connection) -> columns.Column:
-    column = columns.declared(connection).get(VECTOR)
-    if column is None or (column.width,) != connection.execute("SELECT dim FROM meta").fetchone():
-        raise DamageError("its column of vectors is missing or of another size")
-    return column
-
-
 def open_store(path: Path, *, embedder: EmbedderInfo | None, readonly: bool, wait: float) -> Store:
     """The gallery at `path`, its vectors read or mapped; refused if another embedder made it."""
     signature = database.signature(path)
     with opened(path, readonly=readonly, wait=wait) as (connection, frozen):
         store = Store(path, connection, signature, readonly=readonly, frozen=frozen, wait=wait)
         try:
-            store.info()  # refuses a gallery that contradicts itself
+            store.check_count()
             if embedder is not None:
                 store.check_embedder(embedder)
             store.prepare()
@@ -358,7 +378,7 @@ def opened(path: Path, *, readonly: bool, wait: float) -> Iterator[tuple[sqlite3
     with database.reading(path):
         connection, frozen = database.connect(path, readonly=readonly, timeout=wait)
         try:
-            if not _laid_out(connection):
+            if not laid_out(connection):
                 raise GalleryError(f"{path} was never finished; make it again with 'holdfast index'")
             yield connection, frozen
         except BaseException:
@@ -366,92 +386,6 @@ def opened(path: Path, *, readonly: bool, wait: float) -> Iterator[tuple[sqlite3
             raise
 
 
-def create_store(path: Path, *, dim: int, embedder: EmbedderInfo, overwrite: bool, wait: float) -> None:
-    """Lay out an empty gallery at `path`; an error leaves what was there, or nothing that could be opened."""
-    if dim < 1:
-        raise GalleryError(f"vectors have at least 1 number, not {dim}")
-    kind = database.kind_of(path)
-    if kind == "foreign":
-        raise GalleryError(f"{path} exists and is not a gallery; choose another path")
-    with database.writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        ours = kind == "missing" and _claim(path)
-        try:
-            connection = database.connect_new(path, timeout=wait)
-            try:
-                _lay_out(path, connection, dim, embedder, overwrite=overwrite)
-            finally:
-                connection.close()
-            cache.discard(path)
-        except BaseException:
-            # Another process may have laid it out meanwhile, and have been told that its writes are kept.
-            with suppress(OSError):
-                if ours and path.stat().st_size == 0:
-                    path.unlink()
-            raise
-
-
-def discard_store(path: Path, *, content: bool) -> None:
-    """Remove the gallery at `path`, its log and its cache, while no other has it open.
-
-    One that another process has open stays, and so, unless `content`, does one that holds candidates.
-    """
-    if database.kind_of(path) != "gallery":
-        return
-    with database.writing(path), closing(database.connect(path, readonly=False, timeout=0)[0]) as connection:
-        try:
-            # Only who is alone may take the log away: SQLite does it here, and the lock lasts until the close.
-            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            connection.execute("PRAGMA journal_mode = DELETE")
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as cause:
-            if cause.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                raise
-            return
-        if not content and _laid_out(connection) and _state(connection)[1]:
-            connection.rollback()
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        cache.discard(path)
-        path.unlink()
-        connection.rollback()
-
-
-def _claim(path: Path) -> bool:
-    """Make an empty file, if no other process is quicker."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        return True
-    return False
-
-
-def _laid_out(connection: sqlite3.Connection) -> bool:
+def laid_out(connection: sqlite3.Connection) -> bool:
+    """Whether the file has the tables of a gallery."""
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is not None
-
-
-def _lay_out(
-    path: Path, connection: sqlite3.Connection, dim: int, embedder: EmbedderInfo, *, overwrite: bool
-) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    if _laid_out(connection):
-        if not overwrite:
-            raise GalleryError(f"{path} exists already; choose another path, or say that it is overwritten")
-        for table in ("meta", "items", "columns", "blocks", "certificates"):
-            connection.execute(f"DROP TABLE IF EXISTS {table}")
-    for statement in database.TABLES:
-        connection.execute(statement)
-    database.upgrade(connection)
-    connection.execute(
-        "INSERT INTO meta (one, uid, dim, count, generation, fingerprint, card, location, created)"
-        " VALUES (1, ?, ?, 0, 0, ?, ?, ?, ?)",
-        (
-            uuid.uuid4().hex,
-            dim,
-            embedder.fingerprint,
-            json.dumps(embedder.card, sort_keys=True),
-            embedder.location,
-            datetime.now(UTC).isoformat(timespec="seconds"),
-        ),
-    )
-    columns.declare(connection, columns.Column.of(VECTOR, "<f4", dim))
-    connection.execute("COMMIT")

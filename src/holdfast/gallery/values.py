@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import GalleryError
+from holdfast.models.fingerprint import is_current
 from holdfast.spec import PictureOf, Resample, picture_of
 
 
@@ -25,6 +26,11 @@ class EmbedderInfo:
     location: str | None = None
     also: tuple[str, ...] = field(default=(), compare=False)
     """Fingerprints by rules of before that stand for the same embedder; not stored."""
+
+    @property
+    def current(self) -> bool:
+        """Whether its fingerprint is by today's rule; what one of before vouches for proves nothing."""
+        return is_current(self.fingerprint)
 
     @property
     def resample(self) -> Resample:
@@ -52,6 +58,14 @@ class EmbedderInfo:
             json.dumps(self.card, allow_nan=False)
         except (TypeError, ValueError) as cause:
             raise GalleryError(f"the card of an embedder must be plain JSON: {cause}") from cause
+
+
+def of_before(gallery: Path | str) -> str:
+    """Why a gallery of an earlier version proves nothing by what it stores, and what to do."""
+    return (
+        f"{gallery} was made by an earlier version, whose boxes and kept certificates may be of another model; "
+        f"check them with 'holdfast gallery upgrade {gallery}'"
+    )
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import boxes, columns, database, items
-from holdfast.gallery.exact import Floats
+from holdfast.gallery import boxes, columns, database, items, kept, meta
+from holdfast.gallery.checksums import root_of
+from holdfast.gallery.database import DamageError
+from holdfast.gallery.exact import Floats, Slots
+from holdfast.gallery.kept import Kept
 from holdfast.gallery.values import Item
 
 VECTOR = "vector"
@@ -66,43 +70,68 @@ def make_items(
     return [Item(*row) for row in zip(ids, *texts[1:], strict=True)]
 
 
+def from_before(connection: sqlite3.Connection) -> None:
+    """Bring a file of before to this version: everything in it, checked by its own rule, is bound to its meta.
+
+    What its boxes and kept certificates prove is another question (`gallery.upgrading`).
+    """
+    old = meta.read(connection)
+    found = items.count(connection)
+    if found != old.count:
+        raise DamageError(f"{found} items are listed where meta counts {old.count}")
+    kept.read(connection, old)
+    database.lay_out(connection, from_before=True)
+    listed = items.bind(connection, _vectors(connection, old))
+    roots = {
+        kind: root_of(mark.part(kind) for mark in columns.marks(connection, column, None))
+        for kind, column in old.columns.items()
+    }
+    new = replace(old, roots=roots, items=listed, kept=kept.root(connection), bound=True)
+    meta.write(connection, new)
+
+
 def add(
     connection: sqlite3.Connection, new: list[Item], rows: Mapping[str, columns.Rows], *, replace: bool
 ) -> None:
     """Add items with their rows of every column; those there are updated if `replace`, else all are refused."""
-    count, generation = _next(connection)
-    known = columns.declared(connection)
+    state = meta.read(connection)
+    count, known = state.count, state.columns
     if known.keys() != rows.keys():
         has, given = (boxes.named(*boxes.sizes(kinds)) or "none" for kinds in (known, rows))
         raise GalleryError(
             f"every candidate has the boxes that its gallery has: found boxes for {given}, not {has};"
             " nothing was added"
         )
-    present = items.slots_of(connection, (item.id for item in new)) if count else {}
+    present = items.slots_of(connection, (i.id for i in new), _vectors(connection, state)) if count else {}
     if present and not replace:
         raise GalleryError(f"already in the gallery: {some(list(present))}; nothing was added")
     fresh = [row for row, item in enumerate(new) if item.id not in present]
+    there = [row for row, item in enumerate(new) if item.id in present]
     slots = np.empty(len(new), dtype=np.int64)
     slots[fresh] = np.arange(count, count + len(fresh))
-    for row, item in enumerate(new):
-        if item.id in present:
-            slots[row] = present[item.id]
-    items.update(connection, ((present[item.id], item) for item in new if item.id in present))
-    items.insert(connection, count, (new[row] for row in fresh))
-    for name, column in known.items():
-        columns.scatter(connection, column, slots, rows[name], generation)
-    _settle(connection, count + len(fresh), generation)
+    slots[there] = [present[new[row].id] for row in there]
+    vectors = rows[VECTOR]
+    listed = items.update(connection, [(int(slots[row]), new[row]) for row in there], vectors[there])
+    listed ^= items.insert(connection, count, [new[row] for row in fresh], vectors[fresh])
+    changes = {
+        name: columns.scatter(connection, column, slots, rows[name], state.generation + 1)
+        for name, column in known.items()
+    }
+    meta.write(connection, state.moved_on(count + len(fresh), changes, listed))
 
 
 def describe(connection: sqlite3.Connection, changed: list[Item]) -> None:
     """Give items that are there another label, path and digest; all or none."""
-    count, generation = _next(connection)
-    present = items.slots_of(connection, (item.id for item in changed))
+    state = meta.read(connection)
+    vectors = _vectors(connection, state)
+    present = items.slots_of(connection, (item.id for item in changed), vectors)
     missing = [item.id for item in changed if item.id not in present]
     if missing:
         raise GalleryError(f"not in the gallery: {some(missing)}; nothing was changed")
-    items.update(connection, ((present[item.id], item) for item in changed))
-    _settle(connection, count, generation)
+    places = [(present[item.id], item) for item in changed]
+    slots = np.array([slot for slot, _ in places], dtype=np.int64)
+    listed = items.update(connection, places, vectors(slots))
+    meta.write(connection, state.moved_on(state.count, {}, listed))
 
 
 def extend(
@@ -111,47 +140,74 @@ def extend(
     make: Callable[[list[Item], Floats], Mapping[str, columns.Rows]],
 ) -> None:
     """Add columns; `make` gives their rows for some items with their vectors, a piece at a time."""
-    database.upgrade(connection)
-    count, generation = _next(connection)
-    vectors = columns.declared(connection)[VECTOR]
+    state = meta.read(connection)
     for column in new:
-        columns.declare(connection, column)
-    for first in range(0, count, PIECE):
-        slots = np.arange(first, min(first + PIECE, count))
-        found = items.items_at(connection, slots.tolist())
-        rows = make([found[slot] for slot in slots.tolist()], columns.gather(connection, vectors, slots))
+        state = meta.declare(connection, state, column)
+    changes = dict.fromkeys((column.kind for column in new), 0)
+    for slots, found, vectors in pieces(connection, state):
+        rows = make(found, vectors)
         for column in new:
-            columns.scatter(connection, column, slots, rows[column.kind], generation)
-    _settle(connection, count, generation)
+            changes[column.kind] ^= columns.scatter(
+                connection, column, slots, rows[column.kind], state.generation + 1
+            )
+    meta.write(connection, state.moved_on(state.count, changes))
+
+
+def pieces(connection: sqlite3.Connection, state: meta.Meta) -> Iterator[tuple[Slots, list[Item], Floats]]:
+    """All candidates in pieces: their slots, their items, their vectors."""
+    for first in range(0, state.count, PIECE):
+        slots = np.arange(first, min(first + PIECE, state.count))
+        vectors = columns.gather(connection, state.vector, slots)
+        found = items.items_at(connection, slots.tolist(), lambda some, v=vectors, f=first: v[some - f])  # type: ignore[misc]
+        if len(found) != len(slots):
+            raise DamageError(f"an item in slots {first} to {slots[-1]} is missing")
+        yield slots, [found[slot] for slot in slots.tolist()], vectors
 
 
 def remove(connection: sqlite3.Connection, ids: Iterable[str]) -> int:
     """Remove those of `ids` that are in the gallery, and say how many there were."""
-    count, generation = _next(connection)
-    holes = sorted(set(items.slots_of(connection, ids).values()))
+    state = meta.read(connection)
+    count = state.count
+    holes = sorted(set(items.slots_of(connection, ids, _vectors(connection, state)).values()))
     if not holes:
         return 0
     left = count - len(holes)
     gone = set(holes)
     movers = np.array([slot for slot in range(left, count) if slot not in gone], dtype=np.int64)
     targets = np.array([slot for slot in holes if slot < left], dtype=np.int64)
-    items.delete(connection, holes)
-    items.move(connection, zip(movers.tolist(), targets.tolist(), strict=True))
-    for column in columns.declared(connection).values():
+    listed = items.delete(connection, holes)
+    pairs = list(zip(movers.tolist(), targets.tolist(), strict=True))
+    listed ^= items.move(connection, pairs, columns.gather(connection, state.vector, movers))
+    changes = {}
+    for kind, column in state.columns.items():
         moved = columns.gather(connection, column, movers)
-        columns.scatter(connection, column, targets, moved, generation)
-        columns.shrink(connection, column, left, generation)
-    _settle(connection, left, generation)
+        changes[kind] = columns.scatter(connection, column, targets, moved, state.generation + 1)
+        changes[kind] ^= columns.shrink(connection, column, left, state.generation + 1)
+    meta.write(connection, state.moved_on(left, changes, listed))
     return len(holes)
 
 
-def _next(connection: sqlite3.Connection) -> tuple[int, int]:
-    count, generation = connection.execute("SELECT count, generation FROM meta").fetchone()
-    return count, generation + 1
+def keep(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> None:
+    """Keep these certificates; one for the same query, threat and k is replaced."""
+    state = meta.read(connection)
+    _settle_kept(connection, state, kept.write(connection, certificates))
 
 
-def _settle(connection: sqlite3.Connection, count: int, generation: int) -> None:
-    connection.execute("UPDATE meta SET count = ?, generation = ?", (count, generation))
+def forget(connection: sqlite3.Connection, queries: Iterable[str]) -> int:
+    """Drop the certificates of these queries, and say how many there were."""
+    state = meta.read(connection)
+    count, change = kept.forget(connection, queries)
+    _settle_kept(connection, state, change)
+    return count
+
+
+def _settle_kept(connection: sqlite3.Connection, state: meta.Meta, change: int) -> None:
+    meta.write(connection, replace(state, kept=state.kept ^ change))
+
+
+def _vectors(connection: sqlite3.Connection, state: meta.Meta) -> items.Vectors:
+    """The vectors of some slots, as the file has them."""
+    return lambda slots: columns.gather(connection, state.vector, slots)
 
 
 def _check_text(name: str, text: object) -> None:

@@ -36,6 +36,8 @@ class Embedder(nn.Module):
     pixels: Pixels | None
     architecture: dict[str, Any]
     freeze_batch_norm: bool
+    pretrained: bool
+    """Whether its first weights were given, not drawn."""
     card: dict[str, Any] | None
     """The card of the checkpoint this embedder was loaded from, if it was."""
     metric: dict[str, Any] | None
@@ -64,6 +66,7 @@ class Embedder(nn.Module):
         self.pixels = pixels
         self.architecture = dict(architecture)
         self.freeze_batch_norm = False
+        self.pretrained = False
         self.card = None
         self.metric = None
         self.longest = None
@@ -101,10 +104,11 @@ class Embedder(nn.Module):
         """
         if batch_size < 1:
             raise ModelError(f"a batch has at least 1 image, not {batch_size}")
-        total, read = reader(images, self.spec)
+        total, read = reader(images, self.spec.shape)
         device, dtype = placement(self)
         with inference(self), _bar(total, progress) as advance:
-            vectors = torch.empty((total, self.dim), dtype=dtype)
+            # Half precision goes into float32 as it is; numpy has no bfloat16.
+            vectors = torch.empty((total, self.dim), dtype=torch.promote_types(dtype, torch.float32))
             for start in range(0, total, batch_size):
                 stop = min(start + batch_size, total)
                 batch = self(read(start, stop).to(device=device, dtype=dtype))

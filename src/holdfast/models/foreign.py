@@ -87,7 +87,7 @@ class Foreign:
         """The vectors of `images` (uint8, floats in [0, 1], or an image set)."""
         if batch_size < 1:
             raise ModelError(f"a batch has at least 1 image, not {batch_size}")
-        total, read = reader(images, self.spec)
+        total, read = reader(images, self.spec.shape)
         vectors = torch.empty((total, self.dim))
         for start in range(0, total, batch_size):
             stop = min(start + batch_size, total)

@@ -25,9 +25,11 @@ class ImageSource(Protocol):
 
 Images = Tensor | NDArray[Any] | ImageSource
 Read = Callable[[int, int], Tensor]
+Shape = tuple[int, int, int]
+"""Channels, height and width of an image."""
 
 
-def as_spec(spec: ImageSpec | tuple[int, int, int]) -> ImageSpec:
+def as_spec(spec: ImageSpec | Shape) -> ImageSpec:
     """`spec` itself, or the spec of (channels, height, width)."""
     if isinstance(spec, ImageSpec):
         return spec
@@ -36,13 +38,13 @@ def as_spec(spec: ImageSpec | tuple[int, int, int]) -> ImageSpec:
     return ImageSpec(*spec)
 
 
-def reader(images: Images, spec: ImageSpec) -> tuple[int, Read]:
+def reader(images: Images, wanted: Shape) -> tuple[int, Read]:
     """How many images there are, and `read(start, stop)`: that part as checked floats in [0, 1]."""
     if isinstance(images, Tensor):
-        check_shape(tuple(images.shape), spec)
+        check_shape(tuple(images.shape), wanted)
         return len(images), lambda start, stop: to_unit(images[start:stop], start)
     if isinstance(images, np.ndarray):
-        check_shape(images.shape, spec)
+        check_shape(images.shape, wanted)
         if images.dtype != np.uint8 and images.dtype.kind != "f":
             raise _wrong_type(str(images.dtype))
         # A copy, because torch warns of read-only memory, which memory-mapped files are.
@@ -52,13 +54,13 @@ def reader(images: Images, spec: ImageSpec) -> tuple[int, Read]:
 
         def read(start: int, stop: int) -> Tensor:
             batch = source.batch(range(start, stop))
-            check_shape(tuple(batch.shape), spec)
+            check_shape(tuple(batch.shape), wanted)
             return to_unit(batch, start)
 
         return len(source), read
     raise ModelError(
         f"images are a tensor, an array or an image set, not {type(images).__name__}; "
-        f"stack single images into one array of N x {spec}"
+        f"stack single images into one array of N x {by_sides(wanted)}"
     )
 
 
@@ -93,20 +95,25 @@ def _wrong_type(found: str) -> ModelError:
     return ModelError(f"pixels are uint8 (0 to 255) or floats in [0, 1], not {found}")
 
 
-def check_shape(shape: tuple[int, ...], spec: ImageSpec) -> None:
+def by_sides(shape: Sequence[int]) -> str:
+    """A shape for people."""
+    return "x".join(str(side) for side in shape)
+
+
+def check_shape(shape: tuple[int, ...], wanted: Shape) -> None:
     """Refuse a batch of another shape than the embedder takes."""
-    if len(shape) == 4 and shape[1:] == spec.shape:
+    if len(shape) == 4 and shape[1:] == wanted:
         return
-    found = "x".join(str(side) for side in shape)
-    if shape == spec.shape:
+    found, taken = by_sides(shape), by_sides(wanted)
+    if shape == wanted:
         raise ModelError(f"one image of {found} was given without a batch axis; give images[None]")
     if len(shape) != 4:
-        raise ModelError(f"images are N x {spec}, found an array of {found or 'no axes'}")
-    found = "x".join(str(side) for side in shape[1:])
+        raise ModelError(f"images are N x {taken}, found an array of {found or 'no axes'}")
+    found, channels = by_sides(shape[1:]), wanted[0]
     colour = {1: "grey", 3: "colour"}
     why = ""
-    if shape[1] != spec.channels and shape[1] in colour:
-        why = f" ({colour[shape[1]]} images for an embedder of {colour[spec.channels]} ones)"
-    elif shape[3] == spec.channels and shape[1] not in colour:
+    if shape[1] != channels and shape[1] in colour:
+        why = f" ({colour[shape[1]]} images for an embedder of {colour[channels]} ones)"
+    elif shape[3] == channels and shape[1] not in colour:
         why = " (channels come first: N x C x H x W)"
-    raise ModelError(f"this embedder takes images of {spec}, found {found}{why}; read the images as {spec}")
+    raise ModelError(f"this embedder takes images of {taken}, found {found}{why}; read the images as {taken}")

@@ -131,7 +131,7 @@ def _spec(path: Path, sides: list[Any], spec: ImageSpec | None) -> ImageSpec:
         if spec is not None:
             own = replace(own, fit=spec.fit, resample=spec.resample)
         if spec is not None and spec.shape != own.shape:
-            raise ModelError(f"{path} takes images of {own}, not {spec}; leave the size out")
+            raise ModelError(f"{path} takes images of {own}, not {spec}; ask for that size")
         return own
     if spec is None:
         shown = "x".join(str(side) for side in sides)

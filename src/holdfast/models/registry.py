@@ -75,6 +75,7 @@ def build(
         architecture=architecture,
     )
     embedder.freeze_batch_norm = freeze_batch_norm
+    embedder.pretrained = pretrained or weights is not None
     return embedder.train()
 
 

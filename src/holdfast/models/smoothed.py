@@ -31,8 +31,15 @@ from holdfast.spec import ImageSpec
 Backend = Literal["torch", "onnx"]
 BLOCK = 32
 """Samples whose noise is drawn together."""
+ROUNDING = 1e-5
+"""The share by which float32 vectors may be longer than they should be: those of length 1, or of a bound given."""
 PIXELS = 2**20
 """Pixel values of a batch, at most: more is slower, since they leave the processor's cache."""
+
+
+def with_rounding(bound: float | None) -> float | None:
+    """A bound on vector lengths in exact arithmetic as one that float32 vectors keep too."""
+    return None if bound is None else bound * (1 + ROUNDING)
 
 
 class Smoothed:
@@ -71,8 +78,7 @@ class Smoothed:
                 "normalise them (model.unit_norm=true), or give a bound that you can answer for (bound=F)"
             )
         self.base, self.sigma, self.samples, self.seed = base, sigma, samples, seed
-        # Normalised vectors are of length 1 up to float32 rounding.
-        self.bound = (base.longest or 1.0 + 1e-5) if bound is None else float(bound)
+        self.bound = (base.longest or 1.0 + ROUNDING) if bound is None else float(bound)
         self.backend = backend
         self.batch_size = batch_size or max(BLOCK, min(1024, PIXELS // math.prod(base.spec.shape)))
         self._compiled: tuple[str, Callable[[Tensor], Tensor]] | None = None
@@ -116,13 +122,14 @@ class Smoothed:
             longest = float(vectors.double().norm(dim=1).max())
             if not longest <= self.bound:
                 raise ModelError(
-                    f"a noisy copy has a vector of length {longest:g}, above the bound {self.bound:g}"
+                    f"a noisy copy has a vector of length {longest:.8g}, above the bound {self.bound:.8g}; "
+                    "give a bound that holds for every image"
                 )
             yield vectors
 
     def embed(self, images: Images) -> Tensor:
         """The mean vectors of `images` (uint8, floats in [0, 1], or an image set)."""
-        total, read = reader(images, self.spec)
+        total, read = reader(images, self.spec.shape)
         means = torch.zeros((total, self.dim), dtype=torch.float64)
         for i in range(total):
             for part in self.sample(read(i, i + 1)[0], 0, self.samples, purpose="gallery"):

@@ -10,6 +10,7 @@ from holdfast.evaluate.certify import Certification
 from holdfast.evaluate.curve import Curve, proofs, shown_k
 from holdfast.report import figures
 from holdfast.report.page import Picture, in_words, provenance
+from holdfast.spec import CLAIM
 from holdfast.threat import Threat, floored
 
 METHODS = {
@@ -91,7 +92,7 @@ def _sentence(config: dict[str, Any]) -> str:
     return (
         f"{config['queries']:,} queries against {config['candidates']:,} candidates, drawn by seed "
         f"{config['seed']}. Proved by {METHODS.get(config['method'], config['method'])} "
-        f"(method {config['method']}). {box}"
+        f"(method {config['method']}). {box} {CLAIM['network input']}"
     )
 
 

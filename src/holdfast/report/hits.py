@@ -9,6 +9,7 @@ from holdfast.gallery import Hit, Hits
 from holdfast.gallery.certified import CertifiedHit, CertifiedHits
 from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
 from holdfast.report.page import Picture, in_words, render
+from holdfast.spec import CLAIM
 from holdfast.threat import Threat, floored
 
 
@@ -27,7 +28,7 @@ def hits_page(
     for found, shown in zip(results, query_pictures, strict=True):
         row = [Picture("query", f"query {found.query}", (found.query,), shown, "query")]
         if isinstance(found, CertifiedHits):
-            sentences = _meaning(found.threat, len(found.hits))
+            sentences = _meaning(found)
             row += [_certified(entry, found.threat, picture) for entry in found.hits]
         elif isinstance(found, SmoothedHits):
             sentences = _smoothed_meaning(found)
@@ -76,9 +77,10 @@ def _smoothed_meaning(found: SmoothedHits) -> list[str]:
     )
     most = " of most copies" if found.rule == "votes" else ""
     return [
-        f"{ranked}Below each stands how far the query may be altered, in ℓ2 over the whole image as the network sees "
-        f"it, while the hit stays among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about "
-        f"one query together are wrong with probability at most {found.alpha:g}.",
+        f"{ranked}Below each stands how far the query may be altered, in ℓ2 over the whole picture, while the hit "
+        f"stays among the first {k}; ℓ∞ is the same for every pixel by itself. All statements about one query "
+        f"together are wrong with probability at most {found.alpha:g}.",
+        CLAIM[found.picture],
         *(
             [f"The nearest{most} stays one of '{found.label}' to ℓ2 {floored(found.label_radius)}."]
             if found.label is not None and found.label_radius > 0
@@ -90,21 +92,24 @@ def _smoothed_meaning(found: SmoothedHits) -> list[str]:
     ]
 
 
-def _meaning(threat: Threat, k: int) -> list[str]:
+def _meaning(found: CertifiedHits) -> list[str]:
     """What the verdicts say and what they do not, for this threat."""
+    threat, k, altered = found.threat, len(found.hits), in_words(found.threat, found.picture)
     if threat.eps is None:
         first = (
-            f"Below each hit stands the largest ε found for it: however each pixel of {in_words(threat)} is "
+            f"Below each hit stands the largest ε found for it: however each pixel of {altered} is "
             f"altered by up to ε, the hit stays among the first {k} (CERTIFIED) and its rank stays in the "
             "interval."
         )
     else:
         first = (
-            f"CERTIFIED: whoever alters {in_words(threat)} by up to {threat.size or threat.eps} in each "
-            f"pixel, the hit stays among the first {k}. Its rank stays in the interval in any case."
+            f"CERTIFIED: however each pixel of {altered} is altered by up to "
+            f"{threat.size or threat.eps}, the hit stays among the first {k}. In any case its rank stays in the "
+            "interval."
         )
     return [
         first,
+        CLAIM[found.picture],
         "UNKNOWN: the bounds leave it open, which is not an attack. A certificate says where a hit can "
         "stand, not whether it is right.",
     ]

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from holdfast.data import decode
 from holdfast.errors import ImageError
 from holdfast.evaluate import encode
-from holdfast.spec import ImageSpec
+from holdfast.spec import ImageSpec, PictureOf
 from holdfast.threat import Threat
 
 _THUMBNAIL = ImageSpec(3, 160, 160, resample="bicubic")
@@ -60,10 +60,16 @@ def provenance(header: Mapping[str, Any], rows: Path, folder: Path) -> dict[str,
     }
 
 
-def in_words(threat: Threat) -> str:
-    """Who is altered, for people."""
-    some = "every candidate" if threat.most is None else f"at most {threat.most} candidates"
-    return {"query": "the query", "candidates": some, "both": "the query and every candidate"}[threat.who]
+def in_words(threat: Threat, picture: PictureOf | None = None) -> str:
+    """Who is altered, for people; with `picture` also whether the file is meant or what the network is given."""
+    file = " file" if picture == "file" else ""
+    some = f"every candidate{file}" if threat.most is None else f"at most {threat.most} candidate{file}s"
+    who = {
+        "query": f"the query{file}",
+        "candidates": some,
+        "both": f"the query{file} and every candidate{file}",
+    }
+    return who[threat.who] + (", as the network sees it," if picture == "network input" else "")
 
 
 def thumbnail(content: bytes | None) -> bytes | None:

@@ -15,9 +15,11 @@ from holdfast.gallery.certified import CertifiedHit, CertifiedHits
 from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
 from holdfast.report.page import in_words
 from holdfast.service.engine import Outcome
+from holdfast.spec import PictureOf
 from holdfast.threat import Threat, floored
 
 API = "/api/v1"
+PICTURE = "Whose pixels sizes are of: the file's, as decoded, or those that the network is given."
 
 
 class ImageShape(BaseModel):
@@ -48,6 +50,7 @@ class GalleryState(BaseModel):
     fingerprint: str = Field(description="Of the embedder that made it.")
     architecture: str | None
     image: ImageShape
+    picture: PictureOf = Field(description=PICTURE)
     smoothed: SmoothingState | None
     boxes: list[float] = Field(description="For which eps (linf) altered candidates can be certified.")
     threats: list[str] = Field(description="What can be certified: WHO:NORM.")
@@ -115,6 +118,7 @@ class SearchAnswer(BaseModel):
     generation: int
     k: int
     threat: str | None
+    picture: PictureOf | None = Field(None, description=PICTURE)
     hits: list[HitState]
     examined: int | None = Field(None, description="Candidates that needed the exact test.")
     candidates: int
@@ -152,7 +156,7 @@ class AttackAnswer(BaseModel):
     objective: str
     target: str | None
     threat: str
-    clean: str = Field(description="The picture as the network sees it, as a data URL (PNG).")
+    clean: str = Field(description="The picture whose pixels are altered, as a data URL (PNG).")
     altered: str = Field(description="The altered picture, as a data URL (PNG).")
     difference: str = Field(description="altered - clean around mid-grey, amplified, as a data URL (PNG).")
     amplify: float
@@ -221,12 +225,12 @@ def search_answer(outcome: Outcome, query: QueryState, gallery: str) -> SearchAn
     if isinstance(found, Hits):
         answer.hits = [_plain(hit, gallery) for hit in found.hits]
     elif isinstance(found, CertifiedHits):
-        answer.examined, answer.sharpened = found.examined, found.sharpened
-        answer.hits = [_certified(entry, found.threat, outcome.k, gallery) for entry in found.hits]
+        answer.examined, answer.sharpened, answer.picture = found.examined, found.sharpened, found.picture
+        answer.hits = [_certified(entry, found, outcome.k, gallery) for entry in found.hits]
     else:
         assert isinstance(found, SmoothedHits)
         answer.alpha, answer.samples, answer.seed = found.alpha, found.samples, found.seed
-        answer.rule = found.rule
+        answer.rule, answer.picture = found.rule, found.picture
         if threat is not None and found.label is not None:
             answer.label, answer.label_radius = found.label, found.label_radius
         answer.hits = [_smoothed(entry, found, threat is not None, gallery) for entry in found.hits]
@@ -244,14 +248,14 @@ def _plain(hit: Hit, gallery: str) -> HitState:
     )
 
 
-def _certified(entry: CertifiedHit, threat: Threat, k: int, gallery: str) -> HitState:
-    hit = _plain(entry.hit, gallery)
+def _certified(entry: CertifiedHit, found: CertifiedHits, k: int, gallery: str) -> HitState:
+    hit, threat = _plain(entry.hit, gallery), found.threat
     hit.best, hit.worst, hit.verdict = entry.best, entry.worst, entry.verdict
     hit.eps = entry.eps if entry.eps >= 0 else None
     if entry.verdict == Verdict.CERTIFIED:
         size = (threat.eps is not None and threat.size) or floored(entry.eps)
         hit.reason = (
-            f"However {in_words(threat)} is altered by up to {size} in each pixel, "
+            f"However each pixel of {in_words(threat, found.picture)} is altered by up to {size}, "
             f"this stays among the first {k}."
         )
     elif threat.eps is None:
@@ -275,8 +279,9 @@ def _smoothed(entry: SmoothedHit, found: SmoothedHits, asked: bool, gallery: str
     hit.eps = found.eps
     if entry.verdict == Verdict.CERTIFIED:
         hit.reason = (
-            f"However the query is altered by less than {floored(entry.radius)} in l2, this stays among the first "
-            f"{len(found.hits)}, up to the probability alpha."
+            f"However {in_words(Threat('l2', None), found.picture)} is altered by less than "
+            f"{floored(entry.radius)} in l2, this stays among the first {len(found.hits)}, up to the probability "
+            "alpha."
         )
     else:
         hit.reason = f"{entry.reason[:1].upper()}{entry.reason[1:]}."

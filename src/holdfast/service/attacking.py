@@ -9,10 +9,22 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from holdfast.attacks import Attack, Candidates, Given, Objective, Pgd, objective
+from holdfast.attacks import (
+    Access,
+    Attack,
+    Candidates,
+    Given,
+    Objective,
+    Pgd,
+    as_access,
+    objective,
+    through_file,
+)
 from holdfast.attacks.noisy import NoisyBox
 from holdfast.certify import Verdict
+from holdfast.data import Picture, fitted
 from holdfast.gallery import AnyGallery, Hit, Hits, Item
 from holdfast.gallery.exact import Floats, pair_distances
 from holdfast.gallery.smoothed import SmoothedHits, stored_smoothing
@@ -25,6 +37,7 @@ Wanted = Literal["lower", "raise", "misrank", "shift", "qa-", "qa+", "gtm", "es"
 """What the attacker wants, in plain words or by the name in `holdfast.attacks`."""
 WANTED: tuple[Wanted, ...] = get_args(Wanted)
 
+Bytes = NDArray[np.uint8]
 NEAREST = 10_000
 """Candidates that an attack looks at, the nearest ones: it must end soon, and those are the ones in its way."""
 
@@ -47,7 +60,9 @@ class Attacked:
     `held`: every hit that was certified is still among the first k (or a smoothed search abstains).
     """
 
-    altered: Pixels
+    clean: Bytes
+    """The file's own pixels where claims are of the file, else those that the network is given."""
+    altered: Bytes
     before: Outcome
     after: Outcome
     moves: tuple[Moved, ...]
@@ -70,7 +85,7 @@ class _Scene:
 
 def attack(
     served: Served,
-    pixels: Pixels,
+    pixels: Bytes,
     k: int,
     threat: Threat,
     wanted: Wanted,
@@ -83,7 +98,8 @@ def attack(
 
     lower and raise are about `target` (lower: by default the first hit but `own`, the item that the picture
     is); misrank brings the nearest candidate of another class to the front; shift moves the vector as far as it
-    goes. Ranks afterwards are those of the 8-bit picture among all candidates.
+    goes. `pixels` are those that are altered (`data.alterable`). Ranks afterwards are those of the 8-bit picture among
+    all candidates, resized as a search would.
     """
     start = time.perf_counter()
     _check(served, threat)
@@ -94,7 +110,7 @@ def attack(
 
 def _attack(
     served: Served,
-    pixels: Pixels,
+    pixels: Bytes,
     k: int,
     threat: Threat,
     wanted: Wanted,
@@ -102,7 +118,9 @@ def _attack(
     steps: int,
     own: str | None,
 ) -> Attacked:
-    before = _before(served, pixels, k, threat)
+    spec = served.embedder.spec
+    clean = fitted(pixels, spec)
+    before = _before(served, clean, k, threat)
     hits = _hits(before)
     name = _NAMES.get(wanted, wanted)
     if name == "qa-" and target is None:
@@ -110,18 +128,18 @@ def _attack(
         if first is None:
             raise NotUnderstoodError("nothing was found but the picture itself; there is no hit to push away")
         target = first
-    vector = served.embedder.embed(pixels[None]).numpy()
+    vector = served.embedder.embed(clean.pixels[None]).numpy()
     scene = served.use(lambda gallery: _scene(gallery, vector, served.name, target))
     wish = _wish(name, scene, hits, target)
     altered = _altered(served, wish, pixels, threat, steps)
-    after, ranks = _after(served, altered, k, [hit.id for hit in hits], target)
+    after, ranks = _after(served, fitted(altered, spec), k, [hit.id for hit in hits], target)
     if after.generation != before.generation:
         raise UnavailableError(f"gallery '{served.name}' was changed during the attack; ask again")
     moves = [Moved(hit.id, hit.rank, ranks[hit.id]) for hit in hits]
     if target is not None and target not in {hit.id for hit in hits}:
         was = served.use(lambda gallery: ranks_of(gallery, vector[0], [target]))
         moves.append(Moved(target, was[target], ranks[target]))
-    return Attacked(altered, before, after, tuple(moves), _held(before, after), target, threat, 0.0)
+    return Attacked(pixels, altered, before, after, tuple(moves), _held(before, after), target, threat, 0.0)
 
 
 def ranks_of(gallery: AnyGallery, vector: Floats, ids: Sequence[str]) -> dict[str, int]:
@@ -152,14 +170,14 @@ def _check(served: Served, threat: Threat) -> None:
         raise NotUnderstoodError(f"an attack needs a number for eps, not '{threat}'")
 
 
-def _before(served: Served, pixels: Pixels, k: int, threat: Threat) -> Outcome:
+def _before(served: Served, picture: Picture, k: int, threat: Threat) -> Outcome:
     """The search before, certified under the threat where the gallery can do that."""
     side = f"{threat.who}:{threat.norm}"
     if side in served.traits(served.known).threats:
-        return served.certified(pixels, k, threat)
+        return served.certified(picture, k, threat)
     if isinstance(served.embedder, Smoothed):
-        return served.smoothed(pixels, k)
-    return served.plain([(pixels, k)])[0]
+        return served.smoothed(picture, k)
+    return served.plain([(picture.pixels, k)])[0]
 
 
 def _scene(gallery: AnyGallery, vector: Floats, name: str, target: str | None) -> _Scene:
@@ -194,31 +212,33 @@ def _wish(name: str, scene: _Scene, hits: Sequence[Hit], target: str | None) -> 
     return objective("gtm", given)
 
 
-def _altered(served: Served, wish: Objective, pixels: Pixels, threat: Threat, steps: int) -> Pixels:
+def _altered(served: Served, wish: Objective, pixels: Bytes, threat: Threat, steps: int) -> Bytes:
     embedder = served.embedder
     if isinstance(embedder, Smoothed):
         assert isinstance(embedder.base, Embedder)
-        model: Embedder | NoisyBox = NoisyBox(embedder.base, embedder.sigma, embedder.seed)
+        model: Access = NoisyBox(embedder.base, embedder.sigma, embedder.seed)
     else:
         assert isinstance(embedder, Embedder)
-        model = embedder
+        model = as_access(embedder)
     found = Attack(wish, Pgd(steps=steps), threat).run(
-        model, torch.from_numpy(np.array(pixels))[None], eight_bit=True
+        through_file(model, pixels.shape, embedder.spec),
+        torch.from_numpy(np.array(pixels))[None],
+        eight_bit=True,
     )
     return np.asarray(found.bytes()[0].numpy())
 
 
 def _after(
-    served: Served, altered: Pixels, k: int, ids: Sequence[str], target: str | None
+    served: Served, altered: Picture, k: int, ids: Sequence[str], target: str | None
 ) -> tuple[Outcome, dict[str, int]]:
     """The search for the altered picture, and the ranks of these items and the target in it."""
     if isinstance(served.embedder, Smoothed):
         after = served.smoothed(altered, k)
         assert isinstance(after.found, SmoothedHits)
-        vector = _mean(served, altered, after.found.seed)
+        vector = _mean(served, altered.pixels, after.found.seed)
     else:
-        after = served.plain([(altered, k)])[0]
-        vector = served.embedder.embed(altered[None]).numpy()[0]
+        after = served.plain([(altered.pixels, k)])[0]
+        vector = served.embedder.embed(altered.pixels[None]).numpy()[0]
     wanted = list(dict.fromkeys([*ids, *([] if target is None else [target])]))
 
     def ranks(gallery: AnyGallery) -> dict[str, int]:

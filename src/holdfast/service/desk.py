@@ -11,7 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 
+import numpy as np
+from numpy.typing import NDArray
+
 from holdfast.certify import Method
+from holdfast.data import Picture, alterable
 from holdfast.data.decode_pool import DecodePool
 from holdfast.deadline import Deadline
 from holdfast.errors import ImageError, OutOfTimeError
@@ -22,11 +26,11 @@ from holdfast.service import metrics as measured
 from holdfast.service.attacking import Attacked, Wanted, attack
 from holdfast.service.batching import Batcher
 from holdfast.service.callers import caller
-from holdfast.service.engine import Engine, Outcome, Pixels, Served
+from holdfast.service.engine import Engine, Outcome, Served
 from holdfast.service.limits import Limits
 from holdfast.service.metrics import Metrics
 from holdfast.service.pictures import QueryStore, digest_of, shown
-from holdfast.service.problems import NotThereError, UnavailableError
+from holdfast.service.problems import NotThereError, TooLargeError, UnavailableError
 from holdfast.service.queues import GRACE, Gate, Workers
 from holdfast.threat import Threat
 
@@ -43,10 +47,9 @@ SHOWN = 512
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A picture that is asked about, as the gallery's embedder takes it."""
+    """A picture that is asked about, as the gallery's embedder takes it, and the bytes it was read from."""
 
-    pixels: Pixels
-    stretch: float | None
+    picture: Picture
     name: str
     digest: str | None = None
     item: Item | None = None
@@ -118,8 +121,7 @@ class Desk:
                 picture = self.decoder.picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
             except ImageError as error:
                 raise ImageError(_UNREADABLE.get(str(error), str(error))) from error
-            digest = self.store.keep(content)
-            return Query(picture.pixels, picture.stretch, name, digest, content=content)
+            return Query(picture, name, self.store.keep(content), content=content)
 
         return await self.uploads.run(deadline, read)
 
@@ -129,7 +131,7 @@ class Desk:
         def read() -> Query:
             content = self._kept(digest)
             picture = self.decoder.picture(content, served.embedder.spec, max_pixels=self.limits.pixels)
-            return Query(picture.pixels, picture.stretch, digest, digest, content=content)
+            return Query(picture, digest, digest, content=content)
 
         return await self.uploads.run(deadline, read)
 
@@ -139,17 +141,14 @@ class Desk:
         def read() -> Query:
             item = served.item(id)
             content = _picture(served, item)
-            picture = self.decoder.picture(content, served.embedder.spec)
-            return Query(picture.pixels, picture.stretch, id, item=item, content=content)
+            return Query(self.decoder.picture(content, served.embedder.spec), id, item=item, content=content)
 
         return await self.uploads.run(deadline, read)
 
     async def plain(self, served: Served, query: Query, k: int, deadline: Deadline) -> Outcome:
         """The nearest candidates; searches that wait are answered together."""
         if isinstance(served.embedder, Smoothed):
-            return await self.proofs.run(
-                deadline, lambda: served.smoothed(query.pixels, k, stretch=query.stretch)
-            )
+            return await self.proofs.run(deadline, lambda: served.smoothed(query.picture, k))
         return (await self.plain_batch(served, [query], k, deadline))[0]
 
     async def plain_batch(
@@ -162,7 +161,7 @@ class Desk:
         self.plain_gate.enter(who)
         batcher = self._batchers[served.name]
         try:
-            asked = asyncio.gather(*(batcher.submit((query.pixels, k), who) for query in queries))
+            asked = asyncio.gather(*(batcher.submit((query.picture.pixels, k), who) for query in queries))
             return await asyncio.wait_for(asked, deadline.left + GRACE)
         except TimeoutError:
             raise OutOfTimeError(f"the search took longer than {deadline.seconds:g} seconds") from None
@@ -182,8 +181,7 @@ class Desk:
         """The nearest candidates with what is proved of each."""
         workers = self.proofs if served.dear(threat, method) else self.certified
         outcome = await workers.run(
-            deadline,
-            lambda: served.certified(query.pixels, k, threat, method, seed, stretch=query.stretch),
+            deadline, lambda: served.certified(query.picture, k, threat, method, seed)
         )
         if not isinstance(outcome.found, Hits):
             for entry in outcome.found.hits:
@@ -202,10 +200,22 @@ class Desk:
         deadline: Deadline,
     ) -> Attacked:
         """The picture altered, and what a search says before and after."""
-        return await self.attacks.run(
-            deadline,
-            lambda: attack(served, query.pixels, k, threat, wanted, target, steps=steps, own=query.id),
-        )
+
+        def run() -> Attacked:
+            pixels = self._alterable(served, query.content)
+            return attack(served, pixels, k, threat, wanted, target, steps=steps, own=query.id)
+
+        return await self.attacks.run(deadline, run)
+
+    def _alterable(self, served: Served, content: bytes) -> NDArray[np.uint8]:
+        """The pixels that an attack alters."""
+        most = self.limits.attack_pixels
+        try:
+            return self.decoder.picture(content, alterable(served.embedder.spec), max_pixels=most).pixels
+        except ImageError as error:
+            raise TooLargeError(
+                f"a live attack takes pictures of at most {most:,} pixels ({error})"
+            ) from error
 
     async def show_item(self, served: Served, id: str, size: int, deadline: Deadline) -> tuple[bytes, str]:
         """An item's picture, small."""

@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from holdfast.certify import Method
+from holdfast.data import Picture
 from holdfast.errors import ConfigError, GalleryError, HoldfastError, StorageError
 from holdfast.gallery import AnyGallery, GalleryInfo, Hits, Item, open_gallery
 from holdfast.gallery.bounding import Bounder
@@ -34,7 +35,8 @@ from holdfast.service.problems import NotThereError, NotUnderstoodError, Unavail
 from holdfast.threat import Threat
 
 T = TypeVar("T")
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[Any]
+"""Of a picture as the network takes it."""
 METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
 LISTED = 20_000
 NONE = Hits("query", ())
@@ -225,18 +227,9 @@ class Served:
         return self.use(search)
 
     def smoothed(
-        self,
-        pixels: Pixels,
-        k: int,
-        threat: Threat | None = None,
-        seed: int | None = None,
-        *,
-        stretch: float | None = None,
+        self, picture: Picture, k: int, threat: Threat | None = None, seed: int | None = None
     ) -> Outcome:
-        """The candidates that noisy copies list; `threat` None or with eps None: radii for all.
-
-        `stretch` (`data.Picture`) makes radii those of the file.
-        """
+        """The candidates that noisy copies list; `threat` None or with eps None: radii for all."""
         start, embedder = time.perf_counter(), self.embedder
         assert isinstance(embedder, Smoothed)
         eps = None if threat is None else threat.eps
@@ -248,7 +241,13 @@ class Served:
                     return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
                 most = min(k, info.count)
                 found = smoothed_search(
-                    gallery, embedder, pixels, max(1, most), eps=eps, seed=seed, stretch=stretch
+                    gallery,
+                    embedder,
+                    picture.pixels,
+                    max(1, most),
+                    eps=eps,
+                    seed=seed,
+                    stretch=picture.stretch,
                 )
                 seconds = time.perf_counter() - start
                 return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
@@ -256,20 +255,13 @@ class Served:
         return self.use(search)
 
     def certified(
-        self,
-        pixels: Pixels,
-        k: int,
-        threat: Threat,
-        method: Method = "interval",
-        seed: int | None = None,
-        *,
-        stretch: float | None = None,
+        self, picture: Picture, k: int, threat: Threat, method: Method = "interval", seed: int | None = None
     ) -> Outcome:
         """The nearest candidates, and where each can stand under every attack within `threat`."""
         start = time.perf_counter()
         if isinstance(self.embedder, Smoothed):
             self.check_threat(self.known, threat, method)
-            return self.smoothed(pixels, k, threat, seed, stretch=stretch)
+            return self.smoothed(picture, k, threat, seed)
 
         def search(gallery: AnyGallery) -> Outcome:
             with gallery.snapshot():
@@ -280,7 +272,13 @@ class Served:
                 most = min(k, info.count)
                 limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
                 found = certified_search(
-                    gallery, self.embedder, pixels, max(1, most), limited, method=method, bounder=self.bounder
+                    gallery,
+                    self.embedder,
+                    picture.pixels,
+                    max(1, most),
+                    limited,
+                    method=method,
+                    bounder=self.bounder,
                 )
                 seconds = time.perf_counter() - start
                 return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
@@ -428,7 +426,7 @@ class Engine:
                     next(one.embedder.sample(torch.zeros(one.embedder.spec.shape), 0, 1))
                 else:
                     one.plain([(blank, 10)])
-                    one.certified(blank, 10, Threat.parse("linf:0"))
+                    one.certified(Picture(blank), 10, Threat.parse("linf:0"))
 
     def close(self) -> None:
         for one in self:

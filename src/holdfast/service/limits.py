@@ -23,6 +23,8 @@ class Limits:
     batch: int = 64
     """Pictures of one batch search."""
     attack_steps: int = 200
+    attack_pixels: int = 4_000_000
+    """Of a picture that a live attack alters in its own size: its gradients are as large."""
     seconds: float = 30.0
     """From the first byte of a request to its answer."""
     waiting: int = 128

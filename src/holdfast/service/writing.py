@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from holdfast.files import atomic_write
 from holdfast.gallery import AnyGallery, Boxes, Item
+from holdfast.gallery.leftovers import is_picture, picture_name, pictures_of, uploading
 from holdfast.service.engine import Pixels, Served, shortened
 from holdfast.service.pictures import digest_of
 from holdfast.service.problems import ConflictError, ForbiddenError, NotThereError, NotUnderstoodError
@@ -43,9 +42,7 @@ def add_item(
     if label is not None and (not label.isprintable() or not 0 < len(label) <= LONGEST):
         raise NotUnderstoodError(f"a label is 1 to {LONGEST} printable characters, not '{shortened(label)}'")
     vectors = served.embedder.embed(pixels[None]).numpy()
-    path = (
-        _folder(served) / f"{hashlib.blake2b(id.encode(), digest_size=16).hexdigest()}-{digest_of(content)}"
-    )
+    path = pictures_of(served.where) / picture_name(id, digest_of(content))
     item = Item(id, label, str(path.resolve()), digest_of(content))
 
     def add(gallery: AnyGallery) -> tuple[Item | None, int]:
@@ -55,24 +52,25 @@ def add_item(
                 f"gallery '{served.name}' has an item '{shortened(id)}' already; say replace=true to replace it"
             )
         boxes = _boxes(served, pixels, gallery.info.boxes)
-        existed = path.exists()
-        atomic_write(path, content)
-        try:
-            gallery.add(
-                [id],
-                vectors,
-                labels=[label],
-                paths=[item.path],
-                digests=[item.digest],
-                boxes=boxes,
-                replace=replace,
-            )
-        except BaseException:
-            if not existed:
-                with suppress(OSError):
-                    path.unlink()
-            raise
-        return old, gallery.info.generation
+        with uploading(path.parent):
+            existed = path.exists()
+            atomic_write(path, content)
+            try:
+                gallery.add(
+                    [id],
+                    vectors,
+                    labels=[label],
+                    paths=[item.path],
+                    digests=[item.digest],
+                    boxes=boxes,
+                    replace=replace,
+                )
+            except BaseException:
+                if not existed:
+                    with suppress(OSError):
+                        path.unlink()
+                raise
+            return old, gallery.info.generation
 
     old, generation = served.use(add)
     if old is not None and old.path != item.path:
@@ -109,15 +107,11 @@ def _check_writable(served: Served) -> None:
         raise ForbiddenError(f"gallery '{served.name}' is served for reading only (start with --writable)")
 
 
-def _folder(served: Served) -> Path:
-    return Path(f"{served.where}.images")
-
-
 def _drop_picture(served: Served, item: Item) -> None:
     """Delete a picture that was uploaded; one that was indexed from elsewhere belongs to someone else."""
     if item.path is None:
         return
     path = Path(item.path)
-    if path.parent == _folder(served).resolve() and re.fullmatch("[0-9a-f]{32}-[0-9a-f]{32}", path.name):
+    if path.parent == pictures_of(served.where).resolve() and is_picture(path):
         with suppress(OSError):
             path.unlink()

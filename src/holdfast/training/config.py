@@ -24,6 +24,8 @@ class DataSection(_Section):
 
     name: str = "fashion-mnist-mini"
     split: Literal["closed", "open", "given"] | None = None
+    labels: Literal["deepest", "top"] | None = None
+    """Which of nested folders is an image's class; None: the deepest."""
     image_size: int | None = Field(default=None, ge=8, le=1024)
     channels: Literal[1, 3] | None = None
     fit: Literal["crop", "squash"] | None = None

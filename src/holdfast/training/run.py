@@ -44,6 +44,8 @@ class Run:
     outcome: Outcome
     embedder: Embedder
     metrics: dict[str, float]
+    validation: ImageSet | None = None
+    """The held-out images that the metrics are of."""
 
 
 def train(
@@ -73,7 +75,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     embedder.freeze_batch_norm = config.train.freeze_batch_norm
     learn_only(embedder, config.train.part)
     with _seeded(config.seed, "prepare"):
-        defence.prepare(embedder)
+        remarks = defence.prepare(embedder)
     metrics: dict[str, float] = {}
 
     model: nn.Module = embedder
@@ -86,7 +88,9 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
             metrics.update(validation_recall(vectors, validation))
         return dict(metrics)
 
-    say(dataset.reading)
+    present = [training.classes[label] for label in np.unique(labels).tolist()]
+    for line in (dataset.reading, data.classes_line(present), *remarks):
+        say(line)
     alone = int((np.unique(labels, return_counts=True)[1] == 1).sum())
     if alone:
         say(
@@ -140,7 +144,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
             )
             drop_features(out)
     wait_for_all()
-    return Run(out, config, outcome, embedder, metrics)
+    return Run(out, config, outcome, embedder, metrics, validation)
 
 
 def load_data(config: TrainConfig) -> Dataset:
@@ -153,7 +157,7 @@ def load_data(config: TrainConfig) -> Dataset:
         wanted.fit or natural.fit,
         wanted.resample or natural.resample,
     )
-    return data.load(wanted.name, spec=spec, split=wanted.split)
+    return data.load(wanted.name, spec=spec, split=wanted.split, labels=wanted.labels or "deepest")
 
 
 def settle(config: TrainConfig, dataset: Dataset, embedder: Embedder) -> TrainConfig:
@@ -164,6 +168,7 @@ def settle(config: TrainConfig, dataset: Dataset, embedder: Embedder) -> TrainCo
     table["data"].update(
         name=data.absolute(config.data.name),
         split=dataset.split,
+        labels=config.data.labels or "deepest",
         image_size=spec.height,
         channels=spec.channels,
         fit=spec.fit,
@@ -300,8 +305,11 @@ def held_out(folder: Path) -> ImageSet:
 
 
 def read_config(folder: Path) -> TrainConfig:
-    """The config that a run's folder was trained with; one of before says no filter, which was bicubic."""
+    """The config that a run's folder was trained with.
+
+    One of before does not say the filter, which was bicubic, nor the class folders, which were at the top.
+    """
     path = folder / CONFIG
     if not path.exists():
         raise ConfigError(f"{folder} is not a run: it has no {CONFIG}")
-    return parse(merge({"data": {"resample": "bicubic"}}, read_toml(path)))
+    return parse(merge({"data": {"resample": "bicubic", "labels": "top"}}, read_toml(path)))

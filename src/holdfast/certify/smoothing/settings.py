@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from holdfast.certify.smoothing.confidence import share_below
 from holdfast.errors import ConfigError
-from holdfast.models.smoothed import Backend
+from holdfast.models.smoothed import Backend, with_rounding
+from holdfast.numbers import parse_number, parse_whole
 
 Rule = Literal["mean", "votes"]
 """By what a smoothed search lists its hits: the mean of the noisy copies' vectors, or the copies' votes."""
@@ -31,7 +33,7 @@ class Smoothing:
     gallery: int = 64
     seed: int = 0
     bound: float | None = None
-    """No vector is longer; 1 for normalised ones, for others it must be known."""
+    """No vector is longer, rounding included; just above 1 for normalised ones, for others it must be known."""
     backend: Backend = "torch"
     """Through what samples go; onnx (onnxruntime) is often several times as fast."""
     rule: Rule = "mean"
@@ -42,6 +44,8 @@ class Smoothing:
             raise ConfigError(f"the noise needs a standard deviation above 0, not {self.sigma}")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is a probability between 0 and 1, not {self.alpha}")
+        if self.bound is not None and not 0 < self.bound < np.inf:
+            raise ConfigError(f"bound is a length above 0 that no vector exceeds, not {self.bound}")
         if self.backend not in get_args(Backend):
             raise ConfigError(f"backend is {' or '.join(get_args(Backend))}, not '{self.backend}'")
         if self.rule not in get_args(Rule):
@@ -51,9 +55,19 @@ class Smoothing:
 
 
 def parse_smoothing(text: str) -> Smoothing:
-    """`sigma=0.1,n=1000,alpha=0.01` as a `Smoothing`; `sigma` must be there."""
-    kinds: dict[str, type] = {field.name: int for field in fields(Smoothing)}
-    kinds |= {"sigma": float, "alpha": float, "bound": float, "backend": str, "rule": str}
+    """`sigma=0.1,n=1000,alpha=0.01` as a `Smoothing`; `sigma` must be there.
+
+    A `bound` is taken as exact arithmetic would have it. What is checked, and what proofs count with, is larger
+    (`models.smoothed.with_rounding`): vectors that a float32 network has normalised are longer than 1 by rounding.
+    """
+    kinds: dict[str, Callable[[str], Any]] = {field.name: parse_whole for field in fields(Smoothing)}
+    kinds |= {
+        "sigma": parse_number,
+        "alpha": parse_number,
+        "bound": parse_number,
+        "backend": str,
+        "rule": str,
+    }
     values: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
@@ -62,10 +76,11 @@ def parse_smoothing(text: str) -> Smoothing:
                 f"smoothing is given as sigma=0.1,n=1000,… with {', '.join(kinds)}; found '{part}'"
             )
         try:
-            values[name] = kinds[name](value)
+            values[name] = kinds[name](value.strip())
         except ValueError:
-            wanted = "a number" if kinds[name] is float else "a whole number"
+            wanted = "a number" if kinds[name] is parse_number else "a whole number"
             raise ConfigError(f"smoothing: {name} is {wanted}, not '{value}'") from None
+    values["bound"] = with_rounding(values.get("bound"))
     if "sigma" not in values:
         raise ConfigError("smoothing needs the noise's standard deviation, for example sigma=0.1,n=1000")
     return Smoothing(**values)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from holdfast.data.images import decode
 from holdfast.data.listing import ArrayListing, array_ids, test_part
-from holdfast.data.sets.batch_pickle import read_batch
+from holdfast.data.sets.batch_pickle import MAX_BYTES, read_batch
 from holdfast.data.source import Source
 from holdfast.errors import DataError, ImageError
 
@@ -68,6 +68,11 @@ def _binary(source: Source, root: str, names: tuple[str, ...]) -> Part:
 
 
 def _python(source: Source, root: str, names: tuple[str, ...]) -> Part:
+    for name in names:
+        if source.files[root + name].size > MAX_BYTES:
+            raise DataError(
+                f"{root}{name} in {source.path} is larger than any CIFAR-10 batch; get the set again"
+            )
     parts = [read_batch(_content(source, root + name), f"{source.path}/{root}{name}") for name in names]
     images = np.concatenate([images for images, _ in parts])
     return images.reshape(-1, 3, 32, 32), np.concatenate([labels for _, labels in parts])
@@ -91,7 +96,7 @@ def _png(source: Source, root: str, names: tuple[str, ...]) -> Part:
     stem = "train" if names == _TRAIN else "test"
     try:
         labels = np.array(json.loads(source.text(f"{root}{stem}_lables.json")), dtype=np.uint8)
-    except (ValueError, TypeError, OverflowError) as cause:
+    except (ValueError, TypeError, OverflowError, RecursionError) as cause:
         raise DataError(f"{root}{stem}_lables.json in {source.path} is not a list of labels") from cause
     pixels = np.concatenate(images)
     if labels.shape != (len(pixels),):

@@ -1,9 +1,14 @@
-"""Any folder or tar of images: one folder per class, or none; with train and test folders, or without."""
+"""Any folder or tar of images: one folder per class, or none; with train and test folders, or without.
+
+Folders may be nested (`Fruit/Apple/Granny-Smith`). A class is then the folder that holds the images themselves, by
+its path below the top (`deepest`), or the folder at the top (`top`).
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import PurePosixPath
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +18,13 @@ from holdfast.data.imageset import Skipped
 from holdfast.data.listing import FileListing
 from holdfast.data.source import Source
 
+Labels = Literal["deepest", "top"]
+"""Which folder is an image's class."""
+
 _VALIDATION = ("validation", "val", "valid")
 
 
-def read(source: Source) -> FileListing:
+def read(source: Source, labels: Labels = "deepest") -> FileListing:
     """The images by class, or without labels if there are no folders.
 
     A folder that wraps everything is looked through (in a folder, only if it holds folders itself: else it
@@ -27,8 +35,7 @@ def read(source: Source) -> FileListing:
     root = _wrapper(names, source.is_archive)
     paths = [name.removeprefix(root) for name in names]
     parts = [path.split("/") for path in paths]
-    tops = {part[0] for part in parts if len(part) > 1}
-    held = _test_folders(tops)
+    held = _test_folders(parts)
     depth = 1 if held else 0
     labelled = any(len(part) > depth + 1 for part in parts)
     kept: list[int] = []
@@ -40,24 +47,27 @@ def read(source: Source) -> FileListing:
             skipped.append(Skipped(readable(paths[index]), "outside any class folder"))
         else:
             kept.append(index)
-    labels, classes = _labels([parts[index][depth] for index in kept]) if labelled else (None, ())
+    found = [_class(parts[index][depth:], labels) for index in kept] if labelled else None
+    numbers, classes = (None, ()) if found is None else _labels(found)
     tests = np.array([held.get(parts[index][0], False) for index in kept], dtype=np.bool_)
     return FileListing(
         ids=tuple(readable(paths[index]) for index in kept),
         names=tuple(names[index] for index in kept),
-        labels=labels,
+        labels=numbers,
         classes=classes,
         official={"given": tests} if held else {},
         skipped=tuple(skipped),
     )
 
 
-def read_all(source: Source) -> FileListing:
-    """All images under their whole names; labels are the top folders, if every image is in one."""
+def read_all(source: Source, labels: Labels = "deepest") -> FileListing:
+    """All images under their whole names; labels are their class folders, if every image is in one."""
     names = image_names(source)
-    tops = [name.split("/")[0] for name in names if "/" in name]
-    labels, classes = _labels(tops) if names and len(tops) == len(names) else (None, ())
-    return FileListing(ids=tuple(map(readable, names)), names=tuple(names), labels=labels, classes=classes)
+    parts = [name.split("/") for name in names]
+    depth = 1 if _test_folders(parts) else 0
+    labelled = bool(parts) and all(len(part) > depth + 1 for part in parts)
+    numbers, classes = _labels([_class(part[depth:], labels) for part in parts]) if labelled else (None, ())
+    return FileListing(ids=tuple(map(readable, names)), names=tuple(names), labels=numbers, classes=classes)
 
 
 def image_names(source: Source) -> list[str]:
@@ -91,14 +101,20 @@ def _wrapper(names: list[str], is_archive: bool) -> str:
         root += f"{tops.pop()}/"
 
 
-def _test_folders(tops: set[str]) -> dict[str, bool]:
+def _test_folders(parts: list[list[str]]) -> dict[str, bool]:
     """The folders at the top that make a split, and whether each tests; none if there is no split."""
+    tops = {part[0] for part in parts if len(part) > 1}
     lower = {top.lower(): top for top in sorted(tops)}
     held = [name for name in _VALIDATION if name in lower]
     if "train" not in lower or not ("test" in lower or held):
         return {}
     folders = {lower["train"]: False} | {lower[name]: "test" not in lower for name in held}
     return folders | ({lower["test"]: True} if "test" in lower else {})
+
+
+def _class(parts: list[str], labels: Labels) -> str:
+    """The class of the image at a path below the class folders."""
+    return parts[0] if labels == "top" else "/".join(parts[:-1])
 
 
 def _labels(names: list[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:

@@ -30,7 +30,7 @@ FASHION = (
 )
 
 _UBYTE = 0x08
-_MOST_BYTES = 2**32
+_MOST_BYTES = 2**30
 
 
 def read_digits(source: Source) -> ArrayListing:

@@ -355,8 +355,9 @@ class MilvusGallery:
         return len(slots)
 
     def certificates(self) -> list[Kept]:
-        """The kept certificates, by query."""
-        return self._certificates.all()
+        """The kept certificates, by query; those of a gallery of before prove nothing."""
+        found, info = self._certificates.all(), self.info
+        return found if info.embedder.current else [one.unproved(info.count) for one in found]
 
     def keep(self, certificates: Sequence[Kept], *, instead_of: Sequence[Kept] | None = None) -> None:
         """Keep these certificates; one for the same query, threat and k is replaced."""

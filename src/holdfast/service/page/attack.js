@@ -73,7 +73,7 @@ export function renderAttack(answer, { name, norm, eps, named }) {
     el("p", { class: "soft small" }, `${firstHit(answer)} Strength ${sizeText(norm, eps)}, ${count(answer.steps, "step")}, ${answer.seconds.toFixed(1)} s.`),
     el("div", { class: "attack-show" },
       el("div", { class: "seen" }, el("div", { class: "trio" },
-        shown(answer.clean ?? answer.before.query.image, "The query as the network sees it", "query"),
+        shown(answer.clean ?? answer.before.query.image, "The query before the attack", "query"),
         shown(answer.altered, "The query after the attack", "altered"),
         shown(answer.difference, `What the attack changed, amplified ${Math.round(answer.amplify)} times`, `difference × ${Math.round(answer.amplify)}`)),
         table(answer, certified, !named && matchMedia("(min-width: 40rem)").matches)),

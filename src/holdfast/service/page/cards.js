@@ -79,9 +79,9 @@ export function summary(column, { threat, eps }) {
   if (!column.answers(threat)) return `${count(n, "hit")}. What is asked cannot be certified for this gallery.`;
   if (!column.settled(threat, eps)) return `${count(n, "hit")}. Asking how far they hold …`;
   const held = column.proven(threat, eps);
-  if (!held) return `None of the ${count(n, "hit")} is certified: nothing is promised ${nothingPromised(threat, eps)}.`;
+  if (!held) return `None of the ${count(n, "hit")} is certified: nothing is promised ${nothingPromised(threat, eps, column.gallery.picture)}.`;
   const which = held === n ? `All ${count(n, "hit")} certified` : `${held} of ${count(n, "hit")} certified`;
-  return `${which}: ${held === 1 ? "it stays" : "they stay"} in the top ${column.k}, ${threatSentence(threat, eps)}.`;
+  return `${which}: ${held === 1 ? "it stays" : "they stay"} in the top ${column.k}, ${threatSentence(threat, eps, column.gallery.picture)}.`;
 }
 
 function how(column) {

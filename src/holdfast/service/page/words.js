@@ -28,14 +28,16 @@ export function threatText({ who, norm, most }, eps) {
   return `${who === "query" && norm === "l2" ? "" : `${who}:`}${norm}:${sizeText(norm, eps)}${limit}`;
 }
 
-export function threatSentence({ who, norm, most }, eps) {
-  if (norm === "l2") return `however the query is altered by less than ${sizeText(norm, eps)} in ℓ2`;
+// `picture`: whose pixels are altered, those of the file or those that the network is given.
+export function threatSentence({ who, norm, most }, eps, picture) {
+  const [file, seen] = picture === "file" ? [" file", ""] : ["", ", as the network sees it,"];
+  if (norm === "l2") return `however the query${file}${seen} is altered by less than ${sizeText(norm, eps)} in ℓ2`;
   const whose = {
-    query: "of the query",
-    candidates: most ? `of at most ${count(Number(most), "candidate")}` : "of the candidates",
-    both: "of the query and the candidates",
+    query: `of the query${file}`,
+    candidates: most ? `of at most ${count(Number(most), `candidate${file}`)}` : `of the candidate${file}s`,
+    both: `of the query${file} and the candidate${file}s`,
   }[who];
-  return `however each pixel ${whose} is altered by up to ${sizeText(norm, eps)}`;
+  return `however each pixel ${whose}${seen} is altered by up to ${sizeText(norm, eps)}`;
 }
 
 export const WHO = { query: "the query", candidates: "the candidates", both: "both" };
@@ -49,7 +51,7 @@ export const GOALS = {
   shift: "move the query as far as possible",
 };
 
-export const nothingPromised = (threat, eps) => threatSentence(threat, eps).replace(/^however/, "if");
+export const nothingPromised = (threat, eps, picture) => threatSentence(threat, eps, picture).replace(/^however/, "if");
 
 // Why a hit stands as it does at the slider's size.
 export function because(hit, column, { threat, eps }, { kind, reach, exact }) {

@@ -70,7 +70,7 @@ async def add(
     served = desk.engine.get(gallery)
     asked = await desk.uploaded(served, await image.read(), file_name(image), until)
     item, generation = await desk.writes.run(
-        until, lambda: add_item(served, asked.content, asked.pixels, id, label, replace=replace)
+        until, lambda: add_item(served, asked.content, asked.picture.pixels, id, label, replace=replace)
     )
     return _item_answer(item, served, generation)
 

@@ -165,14 +165,14 @@ async def attack(
     wanted = Threat.parse(threat)
     asked = await _asked(desk, served, image, id, query, until)
     done = await desk.attack(served, asked, k, wanted, objective, target, steps, until)
-    change, amplify = difference(asked.pixels, done.altered)
+    change, amplify = difference(done.clean, done.altered)
     shown = _query_state(asked, served)
     altered = QueryState(name=f"{asked.name}, altered", digest=None, id=None, image=None)
     return AttackAnswer(
         objective=objective,
         target=done.target,
         threat=str(done.threat),
-        clean=_data_url(png(asked.pixels)),
+        clean=_data_url(png(done.clean)),
         altered=_data_url(png(done.altered)),
         difference=_data_url(png(change)),
         amplify=amplify,

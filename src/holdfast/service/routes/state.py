@@ -112,6 +112,7 @@ def _state(served: Served) -> GalleryState:
         fingerprint=info.embedder.fingerprint,
         architecture=info.embedder.card.get("architecture", {}).get("name"),
         image=ImageShape(channels=spec.channels, height=spec.height, width=spec.width),
+        picture=info.embedder.picture,
         smoothed=None if how is None else SmoothingState.model_validate(how),
         boxes=list(info.boxes),
         threats=list(traits.threats),

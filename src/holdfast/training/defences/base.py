@@ -78,8 +78,9 @@ class Defence(nn.Module, ABC):
         """What the defence trains on: the training part, unless it says otherwise."""
         return dataset.train
 
-    def prepare(self, embedder: nn.Module) -> None:
-        """Bring the first weights into the form that the defence wants, before the first step."""
+    def prepare(self, embedder: nn.Module) -> list[str]:
+        """Bring the first weights into the form that the defence wants, before the first step; what to say of it."""
+        return []
 
     @abstractmethod
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:

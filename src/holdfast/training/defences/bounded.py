@@ -23,7 +23,7 @@ class BoundedOptions(DefenceOptions):
     ramp_start: float = Field(default=0.05, ge=0, le=1)
     ramp_end: float = Field(default=0.35, ge=0, le=1)
     ibp_init: bool = True
-    """Small first weights, so that the first bounds are not already far too wide."""
+    """Small first weights, so that the first bounds are not already far too wide; pretrained weights stay."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -42,10 +42,18 @@ class Bounded(Defence):
         super().__init__()
         self._graph: Graph | None = None
 
-    def prepare(self, embedder: nn.Module) -> None:
+    def prepare(self, embedder: nn.Module) -> list[str]:
         check_features(embedder)
-        if self.options.ibp_init:
-            initialise(embedder)
+        # A network that bounds cannot pass is refused before the run begins.
+        trace(embedder.train(), as_is=True)
+        if not self.options.ibp_init:
+            return []
+        if getattr(embedder, "pretrained", False):
+            return [
+                "the pretrained weights stay as they are: defence.ibp_init is for weights drawn at random"
+            ]
+        initialise(embedder)
+        return []
 
     def box(self, embedder: nn.Module, images: Tensor, eps: float) -> Box:
         """The box of the features; its centre is not the clean embedding, except through affine layers."""

@@ -38,11 +38,12 @@ class CIbp(Bounded):
         self.options = options
         self.head = nn.Linear(options.dim, classes)
 
-    def prepare(self, embedder: nn.Module) -> None:
-        super().prepare(embedder)
+    def prepare(self, embedder: nn.Module) -> list[str]:
+        said = super().prepare(embedder)
         dim = getattr(embedder, "dim", self.options.dim)
         if dim != self.options.dim:
             raise ConfigError(f"the embedding has {dim} dimensions; set defence.dim={dim}")
+        return said
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         eps, kappa = self.ramped(at, 0.0, self.options.eps), self.ramped(at, 1.0, self.options.kappa)

@@ -18,6 +18,8 @@ from holdfast.training.defences.certified_margin import spread
 from holdfast.training.losses import distances
 from holdfast.training.samplers import Sampler, Shuffled, SpreadGroups
 
+LEAST = 4
+"""Images of a batch that stay as they are, at least."""
 PARTNERS = 4
 """Images of a class that a batch should hold."""
 
@@ -26,7 +28,8 @@ class CertifiedRankOptions(BoundedOptions):
     """The first `boxes` images of a batch are attacked; the rest stay as they are."""
 
     name: Literal["certified-rank"] = "certified-rank"
-    boxes: int = Field(default=80, ge=4)
+    boxes: int | None = Field(default=None, ge=4)
+    """None: 80, or four fifths of a batch that is too small for that."""
     small_eps: float = Field(default=0.5, ge=0, le=1)
     """After the ramp a batch uses this share of eps …"""
     small_share: float = Field(default=0.4, ge=0, le=1)
@@ -61,39 +64,46 @@ class CertifiedRank(Bounded):
 
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
         """Plain batches, unless there are so many classes that most images would find no partner in them."""
-        plain = batch - self.options.boxes
-        if plain < 4:
+        boxes = self._boxes(batch)
+        plain = batch - boxes
+        if plain < LEAST:
+            larger = boxes + LEAST if self.options.boxes else 5 * (LEAST - 1) + 1
             raise ConfigError(
-                f"a batch of {batch} leaves {plain} images beside defence.boxes = {self.options.boxes}; "
-                "use a larger train.batch or fewer boxes"
+                f"a batch of {batch} leaves {max(0, plain)} images beside defence.boxes = {boxes}, and certified-rank "
+                f"needs {LEAST}; set train.batch to {larger} or more"
+                + (", or defence.boxes to fewer" if self.options.boxes else "")
             )
         if plain >= PARTNERS * len(np.unique(labels)):
             return Shuffled(len(labels), batch, seed)
         return SpreadGroups(labels, batch, PARTNERS, seed)
 
+    def _boxes(self, batch: int) -> int:
+        """How many images of a batch are attacked."""
+        return min(80, batch * 4 // 5) if self.options.boxes is None else self.options.boxes
+
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
-        o = self.options
+        o, boxes = self.options, self._boxes(len(batch.images))
         eps = self.ramped(at, 0.0, o.eps)
         if at.done >= o.ramp_end and torch.rand(()).item() < o.small_share:
             eps = o.eps * o.small_eps
         temperature = self.ramped(at, o.first_temperature, o.temperature)
-        attacked, labels = batch.images[: o.boxes], batch.labels
+        attacked, labels = batch.images[:boxes], batch.labels
         box = self.box(embedder, attacked, eps)
-        plain = embedder(batch.images[o.boxes :])
+        plain = embedder(batch.images[boxes:])
         # An unclipped box is centred at the image, but its features are not at the image's features.
         scale = spread(torch.cat([box.centre, plain]))
         upper, lower = distance_bounds(box, plain)
-        same = labels[: o.boxes, None] == labels[None, o.boxes :]
+        same = labels[:boxes, None] == labels[None, boxes:]
         size = box.radius.norm(dim=1)
         width = temperature * scale
         query = self._log_rank(upper, lower, same, size[:, None].expand_as(upper), width)
         candidate = self._log_rank(upper.T, lower.T, same.T, size[None].expand_as(upper.T), width)
         loss = 0.5 * (query + candidate) + 0.01 * scale.log().square()
         if o.clean:
-            own = (labels[o.boxes :, None] == labels[None, o.boxes :]).fill_diagonal_(False)
+            own = (labels[boxes:, None] == labels[None, boxes:]).fill_diagonal_(False)
             loss = loss + o.clean * self._log_ahead(distances(plain), own, width)
         logs = {"eps": eps, "temperature": temperature, "scale": scale.item(), "radius": size.mean().item()}
-        return Terms(loss, plain, logs, labels[o.boxes :])
+        return Terms(loss, plain, logs, labels[boxes:])
 
     def _log_ahead(self, distance: Tensor, same: Tensor, width: Tensor) -> Tensor:
         """Mean log of δ + the smooth number of other-class items nearer than the nearest same-class one."""

@@ -53,7 +53,7 @@ class Fctb(Bounded):
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
         return Shuffled(len(labels), batch, seed)
 
-    def prepare(self, embedder: nn.Module) -> None:
+    def prepare(self, embedder: nn.Module) -> list[str]:
         check_features(embedder)
         start = models.load(Path(self.options.start))
         try:
@@ -64,6 +64,7 @@ class Fctb(Bounded):
             ) from None
         # Not a submodule: f₀ is neither trained nor part of the state that is saved.
         object.__setattr__(self, "_before", copy.deepcopy(start).eval())
+        return []
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         assert self._before is not None

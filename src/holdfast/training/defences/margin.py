@@ -50,9 +50,10 @@ class Margin(Defence):
         )
         self._choose = DistanceWeightedMiner(cutoff=options.cutoff, nonzero_loss_cutoff=options.far)
 
-    def prepare(self, embedder: nn.Module) -> None:
+    def prepare(self, embedder: nn.Module) -> list[str]:
         if not getattr(embedder, "unit_norm", True):
             raise ConfigError("the margin loss compares normalised embeddings; leave model.unit_norm true")
+        return []
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         embeddings = embedder(batch.images)

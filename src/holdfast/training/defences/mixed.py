@@ -61,9 +61,9 @@ class Mixed(Defence):
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
         return self._each()[0].sampler(labels, batch, seed)
 
-    def prepare(self, embedder: nn.Module) -> None:
-        for part in self._each():
-            part.prepare(embedder)
+    def prepare(self, embedder: nn.Module) -> list[str]:
+        said = [line for part in self._each() for line in part.prepare(embedder)]
+        return list(dict.fromkeys(said))
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         found = [part.terms(embedder, batch, at) for part in self._each()]
