@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,9 +70,16 @@ def pictures(count: int) -> list[bytes]:
 
 
 @contextmanager
-def served(folder: Path, *options: str) -> Iterator[tuple[str, int]]:
-    """The address of a service of that gallery in a process of its own, and the process's id."""
+def served(
+    folder: Path, *options: str, files: int | None = None, lines: list[str] | None = None
+) -> Iterator[tuple[str, int]]:
+    """The address of a service of that gallery in a process of its own, and the process's id.
+
+    `files` is how many it may open; what it logs is added to `lines`.
+    """
     command = [sys.executable, "-c", "from holdfast.cli import main; main()", "serve"]
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
     process = subprocess.Popen(
         [*command, str(folder / "shop.gallery"), "--port", "0", *options],
         stderr=subprocess.PIPE,
@@ -88,8 +96,9 @@ def served(folder: Path, *options: str) -> Iterator[tuple[str, int]]:
                 break
         else:
             raise SystemExit("the service did not start")
-        # Its log is read and forgotten, so that the pipe does not fill.
-        reading = threading.Thread(target=lambda: [None for _ in process.stderr or ()], daemon=True)
+        # Its log is read, and forgotten unless it is wanted, so that the pipe does not fill.
+        kept: list[str] | deque[str] = deque(maxlen=0) if lines is None else lines
+        reading = threading.Thread(target=lambda: kept.extend(process.stderr or ()), daemon=True)
         reading.start()
         try:
             yield address, process.pid

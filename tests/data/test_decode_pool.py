@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
 import time
-import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,19 +40,11 @@ def encoded(kind: str, side: int = 40, mode: str = "RGB", **options) -> bytes:
     return buffer.getvalue()
 
 
-def tiled(tile: int, picture: int = 64) -> bytes:
-    """A small TIFF with one tile, which may be much larger than the picture."""
-    payload = zlib.compress(bytes(1000), 9)
-    tags = [(256, picture), (257, picture), (258, 8), (259, 8), (262, 1), (277, 1), (284, 1), (322, tile)]
-    tags += [(323, tile), (324, 8 + 2 + 12 * 11 + 4), (325, len(payload))]
-    lines = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
-    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + lines + bytes(4) + payload
-
-
-def webp(width: int, height: int) -> bytes:
-    """34 bytes that announce a picture."""
-    body = b"\x2f" + struct.pack("<I", (width - 1) | (height - 1) << 14) + bytes(9)
-    return b"RIFF" + struct.pack("<I", 26) + b"WEBPVP8L" + struct.pack("<I", len(body)) + body
+@pytest.fixture
+def hostile(monkeypatch):
+    """Files made to do harm, as the benchmark has them."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "bench")
+    return importlib.import_module("_hostile")
 
 
 def pid(pool: DecodePool) -> int:
@@ -73,15 +65,15 @@ def test_the_pixels_are_those_that_are_decoded_here(pool, kind, mode, spec):
     assert np.array_equal(pool.small(content, 16), decode_small(content, 16))
 
 
-def test_what_cannot_be_read_is_said_and_the_process_stays(pool):
+def test_what_cannot_be_read_is_said_and_the_process_stays(pool, hostile):
     before = pid(pool)
     for content, says in [
         (b"", "empty file"),
         (b"hello", "not an image"),
         (encoded("PNG")[:60], "truncated"),
         (encoded("PNG", 2000, "1"), "too large: 2000x2000 pixels"),
-        (tiled(30_000), "too large: a tile of 30000x30000 pixels"),
-        (webp(16383, 16383), "too large: 16383x16383 pixels"),
+        (hostile.tiled(30_000, whole=False), "too large: a tile of 30000x30000 pixels"),
+        (hostile.webp(16383, 16383), "too large: 16383x16383 pixels"),
     ]:
         with pytest.raises(ImageError, match=says):
             pool.picture(content, SPEC, max_pixels=1_000_000)
@@ -104,10 +96,21 @@ def test_too_much_memory_or_time_ends_the_process_and_not_this_one():
     slow.close()
 
 
+def test_what_is_larger_inside_than_it_says_stays_within_its_budget(pool, hostile):
+    small = DecodePool(1, Budget(memory=2**22))
+    with pytest.raises(ImageError):
+        small.picture(hostile.avif(3000, 8), SPEC)
+    for kind in ("GIF", "WEBP"):
+        assert small.picture(hostile.animated(kind, 30, 20), SPEC).pixels.shape == SPEC.shape
+    small.close()
+    with pytest.raises(ImageError):
+        pool.picture(hostile.scans(200, 2_000), SPEC)
+
+
 def test_deadlines_hold_while_a_process_decodes(pool):
-    content = encoded("PNG", 3000, compress_level=1)
-    first = pid(pool)
-    with running(Deadline(0.05)), pytest.raises(OutOfTimeError):
+    content, first = encoded("PNG"), pid(pool)
+    os.kill(first, signal.SIGSTOP)  # As if it took for ever.
+    with running(Deadline(0.2)), pytest.raises(OutOfTimeError):
         pool.picture(content, SPEC)
     assert pid(pool) != first
     gone = Deadline(60)
@@ -122,9 +125,9 @@ def test_a_process_that_dies_is_replaced(pool):
     os.kill(pid(pool), signal.SIGKILL)
     time.sleep(0.05)
     assert pool.picture(encoded("PNG"), SPEC).pixels.shape == SPEC.shape
-    content = encoded("PNG", 3000, compress_level=1)
-    number = pid(pool)
-    threading.Timer(0.03, os.kill, (number, signal.SIGSEGV)).start()
+    content, number = encoded("PNG"), pid(pool)
+    os.kill(number, signal.SIGSTOP)
+    threading.Timer(0.1, os.kill, (number, signal.SIGKILL)).start()
     with pytest.raises(ImageError, match="the decoder failed on it"):
         pool.picture(content, SPEC)
     assert pool.picture(encoded("PNG"), SPEC).pixels.shape == SPEC.shape

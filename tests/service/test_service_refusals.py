@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import socket
 import sqlite3
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -52,6 +54,22 @@ def test_many_pixels_in_few_bytes(client):
     content = bomb(10_000)
     assert len(content) < 20_000
     problem(ask(client, content), 413, "too large: 10000x10000 pixels")
+
+
+def test_pictures_that_are_larger_inside_than_they_say(client, monkeypatch):
+    """Everyone who asks with a picture is told the same, before memory is taken for it."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "bench")
+    hostile = importlib.import_module("_hostile")
+    tile = hostile.tiled(23_000, whole=False)
+    for path, fields in [
+        ("search", {}),
+        ("search/certified", {"threat": "linf:1/255"}),
+        ("attack", {"threat": "linf:1/255"}),
+    ]:
+        problem(ask(client, tile, path=path, **fields), 413, "too large: a tile of 23000x23000 pixels")
+    files = [("images", ("a", png())), ("images", ("b", hostile.webp(16383, 16383)))]
+    refused = client.post("/api/v1/search/batch", files=files)
+    problem(refused, 413, "picture 2: too large: 16383x16383 pixels")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from holdfast.service.logs import log
 FILES = 128
 """Open files that a service needs beside its connections, at least."""
 ARRIVING = 64
-"""Connections that are taken before it is known whether they can stay."""
+"""Connections that are accepted before it is looked at whether they can stay."""
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -42,11 +42,6 @@ class Connections:
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def full(self) -> bool:
-        """Whether the next one is not even looked at."""
-        return self._count + self.arriving >= self.limits.connections + ARRIVING
 
     def add(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
@@ -175,13 +170,15 @@ class Connection(H11Protocol):
 
 
 class Listener(socket.socket):
-    """A socket that closes a connection too many as soon as it is accepted, also where there is no file left for it."""
+    """A socket that accepts a few connections at a time, and closes those for which there is no file left."""
 
     connections: Connections | None = None
     _spare: int | None = None
 
     def accept(self) -> tuple[socket.socket, Any]:
         while True:
+            if self.connections is not None and self.connections.arriving >= ARRIVING:
+                raise BlockingIOError  # The next ones wait until those that are here have been looked at.
             try:
                 line, address = super().accept()
             except OSError as error:
@@ -190,10 +187,6 @@ class Listener(socket.socket):
                 self._turn_away(error)
                 continue
             if self.connections is not None:
-                if self.connections.full:
-                    line.close()
-                    log("connection refused", logging.WARNING, reason="too many connections")
-                    continue
                 self.connections.arriving += 1
             return line, address
 
