@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from holdfast.cli.output import note, number, print_json, print_table
+from holdfast.cli.output import note, note_threats, number, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,6 +135,7 @@ def _threats(text: str, attacks: str) -> list[Threat]:
     from holdfast.threat import Threat
 
     threat = Threat.parse(text)
+    note_threats(threat)
     if attacks == "er-recall" and text.strip().startswith(threat.norm):
         return [threat, Threat.parse(f"candidates:{text.strip()}")]
     return [threat]

@@ -131,11 +131,14 @@ def certify(
     if images_folder is not None and (data is not None or held_out):
         raise ConfigError("give one of --data, --images and --held-out")
     spread = context.with_resource(spread_over(on, workers))
+    layerless = ModelError(f"{model} has no layers that bounds could pass; certify it by --smooth")
+    if not smooth and model.suffix == ".onnx":
+        raise layerless
     embedder = models.find(model, spec_of(image_size, channels))
     if isinstance(embedder, Smoothed):
         raise ModelError(f"{model} is smoothed already")
     if not smooth and not isinstance(embedder, Embedder):
-        raise ModelError(f"{model} has no layers that bounds could pass; certify it by --smooth")
+        raise layerless
     home = home_of(model)
     if held_out:
         images = training.held_out(home)
@@ -189,7 +192,7 @@ def certify(
             spread=spread,
         )
     elif not isinstance(embedder, Embedder):
-        raise AssertionError("checked above")
+        raise layerless
     elif any(t.eps is None for t in threats):
         if len(threats) > 1:
             raise ConfigError("ask for an auto threat by itself; its table is another one")
