@@ -31,8 +31,8 @@ LOADED = ["torch", "numba", "scipy.stats", "faiss", "PIL.Image", "pydantic", "py
 FORKED = get_context("forkserver")
 PYTEST = 100
 """Added to pytest's exit code by a child that ran it: 0 if all tests passed, 1 if one failed."""
-OUTSIDE = shutil.ignore_patterns(".*", "runs", "demo", "*.egg-info")
-"""Of the project, what no test needs."""
+FOLDERS, FILES = ("src", "tests"), ("pyproject.toml",)
+"""What the tests that are named need of the project."""
 
 Outcome = Literal["killed", "SURVIVED", "FAULT"]
 
@@ -150,7 +150,10 @@ def main() -> int:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         project = Path(folder) / "project"
-        shutil.copytree(ROOT, project, ignore=OUTSIDE)
+        for name in FOLDERS:
+            shutil.copytree(ROOT / name, project / name)
+        for name in FILES:
+            shutil.copy2(ROOT / name, project / name)
         named = sorted({test for mutant in mutants for test in mutant.tests})
         code, said = run_tests(project, project / PACKAGE, named, 5 * LIMIT)
         if code != PYTEST:
