@@ -79,9 +79,12 @@ def memory(pid: int) -> float:
 
 
 def children(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+    """The processes that any thread of a process has started."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += [int(one) for one in task.read_text().split()]
+    return found
 
 
 def processor(pid: int) -> float:
