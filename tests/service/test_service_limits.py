@@ -15,6 +15,7 @@ from serving import ask, png, problem, serving
 
 from holdfast import deadline
 from holdfast.certify import largest_eps
+from holdfast.data import Picture
 from holdfast.deadline import Deadline, running
 from holdfast.errors import ConfigError, OutOfTimeError
 from holdfast.gallery import Gallery
@@ -54,13 +55,13 @@ def test_long_loops_look_at_the_deadline(shop):
         with pytest.raises(OutOfTimeError):
             largest_eps(lambda eps: torch.ones(2, dtype=torch.bool), 2)
         served = Served("s", str(shop.gallery), shop.model)
-        pixels = torch.zeros(1, 28, 28, dtype=torch.uint8).numpy()
+        picture = Picture(torch.zeros(1, 28, 28, dtype=torch.uint8).numpy())
         from holdfast.threat import Threat
 
         with pytest.raises(OutOfTimeError):
-            served.certified(pixels, 2, Threat.parse("both:linf:0.01"))
+            served.certified(picture, 2, Threat.parse("both:linf:0.01"))
         with pytest.raises(OutOfTimeError):
-            served.certified(pixels, 2, Threat.parse("linf:0.05"), "crown")
+            served.certified(picture, 2, Threat.parse("linf:0.05"), "crown")
         served.close()
 
 
