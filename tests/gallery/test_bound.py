@@ -17,6 +17,8 @@ from gallery_reference import DIM, EMBEDDER, names, random, to_version, told
 from holdfast.errors import GalleryError
 from holdfast.gallery import Boxes, Gallery, Item, verify_file
 from holdfast.gallery.kept import Kept
+from holdfast.gallery.milvus.address import Index
+from holdfast.gallery.milvus.documents import State
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -184,3 +186,12 @@ def test_damage_of_a_file_of_before_is_one_line(shop: Path, statement: str) -> N
     with pytest.raises(GalleryError, match="is damaged") as caught, Gallery.open(shop) as gallery:
         gallery.search(random(3), 20)
     assert "\n" not in str(caught.value)
+
+
+def test_the_state_of_a_gallery_in_milvus_is_bound_to_its_checksum() -> None:
+    state = State("u", DIM, "2:a", {"name": "small"}, None, "now", Index(), count=3, boxes={0.1: "b"})
+    text = state.encode()
+    assert State.decode(text) == state
+    assert State.decode(text[8:]) == state  # of before
+    with pytest.raises(GalleryError, match="does not match its checksum"):
+        State.decode(text.replace('"count": 3', '"count": 2'))

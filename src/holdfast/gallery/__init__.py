@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.gallery.boxes import Boxes
-from holdfast.gallery.gallery import Gallery, verify_file
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.interface import AnyGallery, TooManyError
 from holdfast.gallery.opening import (
     create_gallery,
@@ -11,6 +11,7 @@ from holdfast.gallery.opening import (
     gallery_exists,
     open_file,
     open_gallery,
+    verify_file,
     verify_gallery,
 )
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hit, Hits, Item

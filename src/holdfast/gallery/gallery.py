@@ -21,7 +21,7 @@ from holdfast.gallery.exact import SLACK, Doubles, Floats, Scan, Slots, nearest
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.ranking import Ranked, hits, rank
 from holdfast.gallery.rewriting import Rewriting
-from holdfast.gallery.store import Store, open_store, opened
+from holdfast.gallery.store import Store, open_store
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hits, Item
 
 WAIT = 30.0
@@ -405,16 +405,3 @@ class Gallery:
         if wanted < 1:
             raise GalleryError(f"k is at least 1, not {k}")
         return min(wanted, len(self._store.memory.rows))
-
-
-def verify_file(path: str | Path) -> list[str]:
-    """What `Gallery.verify` says of the file at `path`, also where it is too damaged to open."""
-    try:
-        with opened(Path(path), readonly=True, wait=WAIT) as (connection, _):
-            found = check.problems(connection) or list(cache.problems(Path(path), connection))
-            connection.close()
-            return found
-    except GalleryError as cause:
-        if isinstance(cause.__cause__, database.FAULTS):
-            return [str(cause)]
-        raise

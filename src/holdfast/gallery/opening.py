@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import GalleryError
+from holdfast.gallery import cache, check, database
 from holdfast.gallery.creating import discard_store
-from holdfast.gallery.gallery import Gallery, verify_file
+from holdfast.gallery.gallery import WAIT, Gallery
 from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.milvus.address import SERVER, is_milvus
+from holdfast.gallery.store import opened
 from holdfast.gallery.values import EmbedderInfo
 
 if TYPE_CHECKING:
@@ -69,6 +71,19 @@ def discard_gallery(location: Location, *, content: bool = False) -> None:
             if len(gallery):
                 return
     discard(_address(location))
+
+
+def verify_file(path: str | Path) -> list[str]:
+    """What `Gallery.verify` says of the file at `path`, also where it is too damaged to open."""
+    try:
+        with opened(Path(path), readonly=True, wait=WAIT) as (connection, _):
+            found = check.problems(connection) or list(cache.problems(Path(path), connection))
+            connection.close()
+            return found
+    except GalleryError as cause:
+        if isinstance(cause.__cause__, database.FAULTS):
+            return [str(cause)]
+        raise
 
 
 def verify_gallery(location: Location) -> list[str]:

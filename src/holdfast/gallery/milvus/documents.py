@@ -19,6 +19,7 @@ import json
 import random
 import time
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -91,11 +92,17 @@ class State:
         return alive
 
     def encode(self) -> str:
-        return json.dumps({**asdict(self), "boxes": list(self.boxes.items())})
+        """As text, after a checksum of it."""
+        body = json.dumps({**asdict(self), "boxes": list(self.boxes.items())})
+        return f"{zlib.crc32(body.encode()):08x}{body}"
 
     @classmethod
     def decode(cls, text: str) -> State:
-        found = json.loads(text)
+        """The state; refused if it is not what was written. One of before begins without a checksum."""
+        stored, body = ("", text) if text.startswith("{") else (text[:8], text[8:])
+        if stored and f"{zlib.crc32(body.encode()):08x}" != stored:
+            raise GalleryError("what the gallery says of itself does not match its checksum; index it again")
+        found = json.loads(body)
         found["index"] = Index(**found["index"])
         found["boxes"] = {float(eps): name for eps, name in found["boxes"]}
         found["dead"], found["lost"] = (tuple((a, b) for a, b in found[name]) for name in ("dead", "lost"))
