@@ -31,7 +31,7 @@ LOADED = ["torch", "numba", "scipy.stats", "faiss", "PIL.Image", "pydantic", "py
 FORKED = get_context("forkserver")
 PYTEST = 100
 """Added to pytest's exit code by a child that ran it: 0 if all tests passed, 1 if one failed."""
-FOLDERS, FILES = ("src", "tests"), ("pyproject.toml",)
+FOLDERS, FILES = ("src", "tests", "bench"), ("pyproject.toml",)
 """What the tests that are named need of the project."""
 
 Outcome = Literal["killed", "SURVIVED", "FAULT"]

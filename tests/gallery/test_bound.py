@@ -15,7 +15,8 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, to_version, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Boxes, Gallery, Item, verify_file
+from holdfast.gallery import Boxes, Gallery, Item, columns, items, verify_file
+from holdfast.gallery.database import DamageError
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.milvus.address import Index
 from holdfast.gallery.milvus.documents import State
@@ -195,3 +196,31 @@ def test_the_state_of_a_gallery_in_milvus_is_bound_to_its_checksum() -> None:
     assert State.decode(text[8:]) == state  # of before
     with pytest.raises(GalleryError, match="does not match its checksum"):
         State.decode(text.replace('"count": 3', '"count": 2'))
+
+
+def test_each_checksum_covers_its_place() -> None:
+    """Other checksums would notice most of this too; each must notice it by itself."""
+    item, vector = Item("a", "bag", "a.png", "0" * 32), np.arange(4, dtype=np.float32)
+    sums = {
+        items.bound(0, item, vector),
+        items.bound(1, item, vector),
+        items.bound(0, replace(item, id="b"), vector),
+        items.bound(0, replace(item, label=None), vector),
+        items.bound(0, item, vector + 1),
+    }
+    assert len(sums) == 5
+
+
+def test_a_block_that_was_altered_or_moved_is_not_decoded() -> None:
+    column = columns.Column("vector", "float32", 2, 4)
+    data = np.arange(8, dtype=np.float32).tobytes()
+    mark = columns.Mark(3, 1, column.checksum(3, 9.5, data), 9.5)
+    assert column.decode(mark, data).rows.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    for wrong, bytes_ in (
+        (mark, data[:-1] + b"\x01"),
+        (mark, data[:-8]),
+        (replace(mark, number=2), data),
+        (replace(mark, max_norm=9.0), data),
+    ):
+        with pytest.raises(DamageError, match="is not what was written"):
+            column.decode(wrong, bytes_)

@@ -112,6 +112,8 @@ def test_wrong_threats(client, threat):
 
 def test_a_limit_on_altered_candidates_that_fits_in_no_number(client):
     answer = ask(client, png(), path="search/certified", threat=f"candidates:linf:0.01:m={'9' * 30}")
+    problem(answer, 422, "is not a threat")
+    answer = ask(client, png(), path="search/certified", threat=f"candidates:linf:0.01:m={'9' * 9}")
     assert answer.status_code == 200
 
 
