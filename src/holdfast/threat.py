@@ -84,6 +84,8 @@ def parse_eps(text: str) -> float:
         eps = parse_number(above) / (parse_number(below) if slash else 1.0)
         if eps == 0 and re.search("[1-9]", re.split("[eE/]", above)[0]):
             raise ValueError("too small for a float")
+        if eps >= 0 and "-" in (above[:1], below[:1]):
+            raise ValueError("a sign that means nothing")
         return eps
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"eps is a number or a fraction such as 8/255, not '{text}'") from None

@@ -287,3 +287,31 @@ def test_linear_bounds_pay_for_rounding_step_by_step():
     assert (bound <= exact @ spec.double().T - owed).all()
     assert (bound >= exact @ spec.double().T - 4 * owed).all()
     assert np.isfinite(bound.numpy()).all()
+
+
+@pytest.mark.parametrize(
+    "ends", [nn.Hardtanh(), nn.ReLU6(), nn.Tanh(), nn.Sigmoid(), nn.Softsign(), nn.Hardsigmoid()]
+)
+@pytest.mark.parametrize("intermediate", ["interval", "crown"])
+def test_a_function_with_ends_does_not_hide_an_overflow(ends, intermediate):
+    """Float32 inference meets infinity before the function: whatever its ends are, nothing is known."""
+    first, second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    for layer in (first, second):
+        nn.init.constant_(layer.weight, 1e30)
+    graph = trace(nn.Sequential(nn.Flatten(), first, second, ends))
+    box = image_box(torch.full((1, 1, 1, 1), 0.5, dtype=torch.float64), 0.1, rounding=True)
+    assert not interval_bounds(graph, box, rounding=True).radius.isfinite().any()
+    spec = torch.ones(1, 1, dtype=torch.float64)
+    assert (linear_bounds(graph, box, spec, intermediate=intermediate, rounding=True) == -torch.inf).all()
+
+
+def test_limits_that_float32_cannot_hold_are_paid_for():
+    """float32 clamps to 0.800000012, which is more than 0.8."""
+    graph = trace(nn.Sequential(nn.Flatten(), nn.Hardtanh(-0.3, 0.8)))
+    box = image_box(torch.ones((1, 1, 1, 1), dtype=torch.float64), 0.0, rounding=True)
+    given = float(nn.Hardtanh(-0.3, 0.8)(torch.ones(1)))
+    assert given > 0.8
+    reached = -linear_bounds(graph, box, -torch.ones(1, 1, dtype=torch.float64), rounding=True)
+    assert float(reached) >= given
+    exact = trace(nn.Sequential(nn.Flatten(), nn.Hardtanh(-0.5, 0.75)))
+    assert exact.steps[-1].operation.exact

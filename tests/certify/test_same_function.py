@@ -179,11 +179,22 @@ def test_what_python_does_beside_the_trace_is_refused(beside):
 
 
 def test_a_network_that_changes_after_its_trace_is_refused_at_its_next_image():
-    module = Sly(lambda net, z: z if net.calls < 40 else z * 2.0)
-    embedder = wrap(module.eval(), SHAPE)
+    elsewhere = []
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(36, 6)
+
+        def forward(self, x):
+            z = self.layer(x.flatten(1))
+            return z * 2.0 if elsewhere else z
+
+    embedder = wrap(Net().eval(), SHAPE)
     certifier = Certifier(embedder)
     certifier.box(torch.rand(1, *SHAPE), 0.01)
-    module.calls = 40
+    elsewhere.append("switched")
     with pytest.raises(ModelError, match="cannot be seen in its trace"):
         certifier.box(torch.rand(1, *SHAPE), 0.01)
     with pytest.raises(ModelError, match="cannot be seen in its trace"):
@@ -387,3 +398,42 @@ def test_settings_are_put_back_by_the_last_thread(untouched):
         thread.join(10)
         assert torch.get_float32_matmul_precision() == "highest"
     assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_settings_changed_after_the_trace_are_refused():
+    embedder = wrap(nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.LeakyReLU(0.1)).eval(), SHAPE)
+    certifier, image = Certifier(embedder), torch.full((1, *SHAPE), 0.5)
+    certifier.box(image, 0.01)
+    embedder.network[2].negative_slope = 0.9
+    for ask in (lambda: certifier.box(image, 0.01), lambda: certifier.backward(image, 0.01)):
+        with pytest.raises(ModelError, match="changed since it was traced"):
+            ask()
+
+
+def test_a_proof_leaves_a_network_with_spectral_norm_as_it_is():
+    """In train mode every look at its weight is a step of a power iteration."""
+    torch.manual_seed(0)
+    layer = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(36, 6))
+    embedder = wrap(nn.Sequential(nn.Flatten(), layer), SHAPE)
+    images = torch.rand(2, *SHAPE)
+    before, printed = embedder.embed(images), embedder.fingerprint()
+    certifier = Certifier(embedder)
+    certifier.last(images, 0.01)
+    assert torch.equal(embedder.embed(images), before)
+    assert embedder.fingerprint() == printed
+
+
+@pytest.mark.parametrize(
+    "forward", [lambda z, x: z * x.size(0), lambda z, x: z / x.shape[0], lambda z, x: z * 1j]
+)
+def test_arithmetic_with_what_is_no_real_constant_is_refused(forward):
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(36, 4)
+
+        def forward(self, x):
+            return forward(self.layer(x.flatten(1)), x)
+
+    with pytest.raises(ModelError, match="real constant"):
+        trace(Net())

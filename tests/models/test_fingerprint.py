@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,3 +138,120 @@ def test_a_gallery_of_a_network_with_another_slope_is_refused(tmp_path: Path) ->
         gallery.check_embedder(embedder_info(one))
         with pytest.raises(GalleryError, match="was made by embedder"):
             gallery.check_embedder(embedder_info(other))
+
+
+class Rolled(nn.Module):
+    """A parametrisation with a setting of its own."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        self.places = places
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.roll(self.places, 1)
+
+
+def rolled(places: int) -> Embedder:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(432, 5))
+    torch.nn.utils.parametrize.register_parametrization(network[1], "weight", Rolled(places))
+    return wrap(network, SPEC).eval()
+
+
+def own_forward(scale: float) -> Embedder:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(432, 5))
+    layer = network[1]
+    layer.forward = lambda images: scale * functional.linear(images, layer.weight) ** 2  # type: ignore[method-assign]
+    return wrap(network, SPEC).eval()
+
+
+def attention(heads: int) -> Embedder:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Flatten(2), nn.TransformerEncoderLayer(144, heads, 8, batch_first=True), nn.Flatten()
+    )
+    return wrap(network, SPEC).eval()
+
+
+def scripted(slope: float) -> Embedder:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.LeakyReLU(slope), nn.Linear(432, 5))
+    return wrap(torch.jit.trace(network.eval(), torch.zeros(1, 3, 12, 12)), SPEC).eval()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [(rolled, 0, 7), (own_forward, 1, -3), (attention, 2, 4), (scripted, 0.1, 0.4)],
+)
+def test_what_no_trace_shows_gives_another_fingerprint(
+    make: Callable[[float], Embedder], one: float, other: float
+) -> None:
+    assert make(one).fingerprint() == make(one).fingerprint()
+    assert make(one).fingerprint() != make(other).fingerprint()
+
+
+def test_attributes_changed_after_the_first_fingerprint_are_noticed() -> None:
+    for kind in (Constant, Branching):
+        embedder = constant(kind)
+        before = embedder.fingerprint()
+        embedder.network.scale = 5.0  # type: ignore[assignment]
+        assert embedder.fingerprint() != before
+    before = embedder.fingerprint()
+    embedder.unit_norm = True
+    assert embedder.fingerprint() != before
+
+
+def test_another_layout_of_memory_is_the_same_function() -> None:
+    """Sums in another order differ in their last places, which must not count where a network is only seen."""
+    same = 0
+    for seed in range(6):
+        torch.manual_seed(seed)
+
+        class Seen(nn.Sequential):
+            def forward(self, images: Tensor) -> Tensor:
+                return super().forward(images) if float(images.sum()) >= 0 else images.flatten(1)
+
+        network = Seen(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1600, 512))
+        before = wrap(network, SPEC).fingerprint()
+        turned = wrap(network.to(memory_format=torch.channels_last), SPEC)
+        same += turned.fingerprint() == before
+    assert same == 6
+
+
+def test_threads_that_compute_and_threads_that_trace_do_not_meet() -> None:
+    embedder, other = constant(), layers()
+    images = torch.rand(4, 3, 12, 12)
+    expected, print_ = embedder.embed(images), embedder.fingerprint()
+    wrong: list[object] = []
+
+    def compute() -> None:
+        for _ in range(60):
+            if not torch.equal(embedder.embed(images), expected):
+                wrong.append("vectors")
+
+    def trace_again(one: Embedder) -> None:
+        for _ in range(20):
+            copied = copy.deepcopy(one)
+            found = copied.fingerprint()
+            if one is embedder and found != print_:
+                wrong.append(found)
+
+    def noted(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                wrong.append(error)
+
+        return run
+
+    works = [compute, compute, lambda: trace_again(embedder), lambda: trace_again(other)]
+    threads = [threading.Thread(target=noted(work)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []

@@ -178,10 +178,20 @@ def test_what_others_remove_meanwhile_breaks_no_certificate(own_shop, monkeypatc
     engine.close()
 
 
-@pytest.mark.parametrize(("verdict", "held"), [(Verdict.ABSTAIN, True), (Verdict.UNKNOWN, False)])
-def test_a_smoothed_search_that_abstains_broke_no_certificate(verdict, held):
+@pytest.mark.parametrize(
+    ("verdict", "threat", "held"),
+    [
+        (Verdict.ABSTAIN, "l2:0.05", True),
+        (Verdict.UNKNOWN, "l2:0.05", False),
+        (Verdict.UNKNOWN, "l2:0.2", True),
+        (Verdict.UNKNOWN, "linf:0.005", False),
+        (Verdict.UNKNOWN, "linf:0.05", True),
+    ],
+)
+def test_a_smoothed_search_breaks_only_what_it_promised(verdict, threat, held):
     def outcome(id, verdict):
-        hit = SmoothedHit(Hit(1, id, 0.5), verdict, 0.1, 0.1)
+        hit = SmoothedHit(Hit(1, id, 0.5), verdict, 0.1, 0.01)
         return Outcome(SmoothedHits("q", (hit,), 0.25, 0.001, 100), 1, 1, 2)
 
-    assert attacking._held(outcome("a", Verdict.CERTIFIED), outcome("b", verdict)) is held
+    found = attacking._held(outcome("a", Verdict.CERTIFIED), outcome("b", verdict), Threat.parse(threat))
+    assert found is held

@@ -38,7 +38,13 @@ class Monotone(Operation):
             radius = radius + TINY
             if not self.exact:
                 radius = radius + _ROUNDING * (centre.abs() + radius + _ROUNDING)
+            # A function with ends (tanh) must not hide that inference may have met NaN or infinity before it.
+            radius = radius.masked_fill(self._lost(box), torch.inf)
         return Box(centre, radius)
+
+    def _lost(self, box: Box) -> Tensor:
+        """Where nothing is known of what the function is given, so that nothing is of its result."""
+        return ~(torch.isfinite(box.centre) & torch.isfinite(box.radius))
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         box = self.interval(boxes, rounding=False)
@@ -68,6 +74,9 @@ class UnitLength(Operation):
 
 class MaxPool(Monotone):
     """A maximum over windows: at least the one with the largest lower bound, at most the box's upper end."""
+
+    def _lost(self, box: Box) -> Tensor:
+        return self.function(super()._lost(box).to(box.centre.dtype)) > 0
 
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         box = boxes[0]

@@ -31,7 +31,7 @@ from holdfast.bounds.refusals import unsupported as _unsupported
 from holdfast.errors import ModelError
 from holdfast.models import Embedder
 from holdfast.models.folded import UnitNorm
-from holdfast.models.inference import inference
+from holdfast.models.inference import inference, tracing
 
 INPUT = 0
 
@@ -68,7 +68,7 @@ def trace(module: nn.Module, *, as_is: bool = False) -> Graph:
     flatten and sums of branches are known; anything else is an error that names it. With `as_is` every layer
     keeps the mode it has, which is for training on bounds: a proof would be of another function than inference.
     """
-    with nullcontext() if as_is else inference(module):
+    with tracing(), nullcontext() if as_is else inference(module):
         return _trace(module)
 
 
@@ -233,9 +233,12 @@ class _Reader:
         left, right = node.args[:2]
         flipped = not (isinstance(left, fx.Node) and left in self._where)
         other = left if flipped else right
-        value = (
-            self._constants[other] if isinstance(other, fx.Node) else torch.tensor(other, dtype=torch.float32)
-        )
+        if isinstance(other, fx.Node) and other in self._constants:
+            value = self._constants[other]
+        elif isinstance(other, bool | int | float):
+            value = torch.tensor(other, dtype=torch.float32)
+        else:
+            raise _unsupported("arithmetic with something else than a real constant", node.name)
         value = value.squeeze(0) if value.ndim == 4 else value
         one = torch.ones_like(value)
         kind = _ARITHMETIC[node.target]
@@ -311,7 +314,14 @@ def _max_pool_function(args: Any, kwargs: Any) -> Operation:
 
 
 _MAX_POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-_EXACT = (nn.ReLU6, nn.Hardtanh)
+
+
+def _clamp(layer: Any) -> Operation:
+    # float32 clamps to limits of its own: .8 is 0.800000012 there.
+    ends = torch.tensor([layer.min_val, layer.max_val], dtype=torch.float64)
+    return Monotone(layer, exact=bool((ends.float() == ends).all()))
+
+
 _SMOOTH = (
     nn.Sigmoid,
     nn.Tanh,
@@ -328,7 +338,7 @@ _LAYERS: dict[tuple[type[nn.Module], ...], Callable[[Any], Operation | None]] = 
     (nn.Conv2d,): _convolution,
     (nn.BatchNorm1d, nn.BatchNorm2d): _batch_norm,
     (nn.ReLU,): lambda layer: Relu(),
-    _EXACT: lambda layer: Monotone(layer, exact=True),
+    (nn.ReLU6, nn.Hardtanh): _clamp,
     (nn.MaxPool2d,): _max_pool,
     (nn.LeakyReLU,): _leaky,
     _SMOOTH: _smooth,

@@ -53,7 +53,7 @@ def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -
                 box = (operation.interval_over if over else operation.interval)(inputs, rounding)
                 if paid.issuperset(step.inputs):
                     paid.add(number + 1)
-        boxes[number + 1] = _within_float32(box) if rounding else box
+        boxes[number + 1] = within_float32(box) if rounding else box
         if over or step.operation.fresh:
             spare.add(number + 1)
         else:
@@ -75,7 +75,7 @@ def _only_layer_behind(graph: Graph, number: int) -> Linear | Convolution | None
     return step.operation if isinstance(step.operation, Linear | Convolution) else None
 
 
-def _within_float32(box: Box) -> Box:
+def within_float32(box: Box) -> Box:
     """The box, unbounded where float32 inference might overflow, which float64 bounds would not show.
 
     The radius holds at least 2⁻²⁰ of all that is summed up, so below this limit no sum comes near 2¹²⁷.

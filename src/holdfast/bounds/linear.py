@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast import deadline
 from holdfast.bounds.box import Box
 from holdfast.bounds.graph import INPUT, Graph, Step
-from holdfast.bounds.interval import all_boxes
+from holdfast.bounds.interval import all_boxes, within_float32
 from holdfast.bounds.operations import OWN, Affine, Reshape, Sum
 from holdfast.bounds.refusals import passing
 from holdfast.errors import ConfigError
@@ -113,7 +113,8 @@ def _relaxed(
             bent = True
         inputs = [boxes[i] for i in step.inputs]
         with passing(step.name):
-            boxes.append(step.operation.interval(inputs, rounding))
+            box = step.operation.interval(inputs, rounding)
+            boxes.append(within_float32(box) if rounding else box)
             if rounding:
                 errors.append(step.operation.error(inputs))
     return boxes, errors

@@ -64,8 +64,9 @@ def check_agreement(embedder: Embedder, graph: Graph) -> None:
     if seen.found is not None:
         raise _half(seen.found)
     try:
-        points = _boxed(graph, images, 0.0)
-        around = _boxed(graph, images[2:], _EPS)
+        with inference(embedder):
+            points = _boxed(graph, images, 0.0)
+            around = _boxed(graph, images[2:], _EPS)
     except RuntimeError as cause:
         why = str(cause).strip().splitlines()[0]
         raise ModelError(f"bounds cannot follow what the network does: {why}") from cause
@@ -94,8 +95,7 @@ def contradicted() -> ModelError:
 
 
 def _boxed(graph: Graph, images: Tensor, eps: float) -> Box:
-    with torch.no_grad():
-        return interval_bounds(graph, image_box(images.double(), eps, rounding=True), rounding=True)
+    return interval_bounds(graph, image_box(images.double(), eps, rounding=True), rounding=True)
 
 
 def _half(dtype: torch.dtype) -> ModelError:

@@ -16,6 +16,7 @@ from holdfast.certify.pairwise import METHODS, Method, slack_of
 from holdfast.certify.ranking import LastLayer, QueryAttack
 from holdfast.errors import ConfigError, ModelError, unknown_name
 from holdfast.models import AnyEmbedder, Embedder
+from holdfast.models.inference import inference
 from holdfast.models.inputs import check_shape
 from holdfast.threat import Threat
 
@@ -34,6 +35,7 @@ class Certifier:
             )
         check_place(embedder)
         self._embedder, self._clip, self._rounding = embedder, clip, rounding
+        self._settings = embedder.settings()
         self._graph: Graph = trace(embedder)
         self.split = self._graph.without_last()
         check_agreement(embedder, self._graph)
@@ -50,8 +52,9 @@ class Certifier:
         `eps` is one number, or one for each image.
         """
         check_shape(tuple(images.shape), self._embedder.spec.shape)
+        self._check_unchanged()
         parts = []
-        with torch.no_grad():
+        with inference(self._embedder):
             for start in range(0, max(1, len(images)), 200):
                 # In float64 the bounds pay for the rounding of inference alone, not for their own.
                 part = images[start : start + 200].double()
@@ -67,6 +70,14 @@ class Certifier:
                 check_held(found.take(rows), features(self._embedder, images[rows]))
         return found
 
+    def _check_unchanged(self) -> None:
+        """Refuse a network whose settings are others than when it was traced; its weights are read as they are."""
+        if self._embedder.settings() != self._settings:
+            raise ModelError(
+                "a setting or an attribute of the network changed since it was traced (one that counts its calls, "
+                "perhaps); trace it anew, or write it without"
+            )
+
     def _at_network(self, eps: float | Tensor) -> float | Tensor:
         """The eps of the network's input, for a threat that alters the file; as it is where rounding is left out."""
         return at_network(eps, self._embedder.spec) if self._rounding else eps
@@ -76,9 +87,9 @@ class Certifier:
         assert self.split is not None
         body, layer = self.split
         hidden = self.box(images, eps, body)
-        weight = layer.weight.detach().double()
-        bias = None if layer.bias is None else layer.bias.detach().double()
-        with torch.no_grad():
+        with inference(self._embedder):
+            weight = layer.weight.detach().double()
+            bias = None if layer.bias is None else layer.bias.detach().double()
             error = layer.error([hidden])
         return LastLayer(hidden, weight, bias, error if self._rounding else torch.zeros_like(error))
 
@@ -96,13 +107,15 @@ class Certifier:
     def backward(self, images: Tensor, eps: float | Tensor, ks: Sequence[int] | None = None) -> Backward:
         """Linear bounds of the features, for one image at a time."""
 
+        self._check_unchanged()
         clean = features(self._embedder, images)
 
         def lower(number: int, spec: Tensor) -> Tensor:
             image = images[number : number + 1].double()
             size = eps[number : number + 1] if isinstance(eps, Tensor) else eps
             box = image_box(image, self._at_network(size), clip=self._clip, rounding=self._rounding)
-            bound = Relaxation(self._graph, box, rounding=self._rounding).lower(spec)[0]
+            with inference(self._embedder):
+                bound = Relaxation(self._graph, box, rounding=self._rounding).lower(spec)[0]
             reached = spec.double() @ clean[number]
             room = slack_of(spec.shape[1]) * (spec.double().abs() @ clean[number].abs())
             if self._rounding and bool((bound > reached + room).any()):

@@ -44,6 +44,8 @@ class Embedder(nn.Module):
     """The learned metric that is its last layer, if there is one (`models.folded`)."""
     longest: float | None
     """A bound on the length of its vectors, where they are not normalised and yet have one."""
+    frozen: bool
+    """Whether who owns it vouches that it stays as it is: its fingerprint is then computed once, not each time."""
     normalise: nn.Module
     network: nn.Module
     flatten: nn.Module
@@ -70,6 +72,7 @@ class Embedder(nn.Module):
         self.card = None
         self.metric = None
         self.longest = None
+        self.frozen = False
         self._printed: tuple[object, tuple[str, ...]] | None = None
         self.normalise = nn.Identity() if pixels is None else Normalise(pixels)
         self.network = network
@@ -100,7 +103,8 @@ class Embedder(nn.Module):
 
         Runs in eval mode and in plain float arithmetic, and puts every setting back (`models.inference`). The
         batch size changes the result by float rounding only. Images of another shape, outside [0, 1] or with
-        NaN are refused, and so is an embedder whose vectors are not finite.
+        NaN are refused, and so is an embedder whose vectors are not finite. Threads may share an embedder; none of
+        them may call `train()` on it meanwhile.
         """
         if batch_size < 1:
             raise ModelError(f"a batch has at least 1 image, not {batch_size}")
@@ -145,20 +149,26 @@ class Embedder(nn.Module):
             **({} if self.metric is None else {"metric": self.metric}),
         }
 
+    def settings(self) -> str:
+        """All that decides, beside its tensors and `describe`, what its network computes: equal means unchanged."""
+        return repr([settings(part) for part in (self.normalise, self.network, self.flatten)])
+
     def fingerprint(self) -> str:
         """A hash that follows the function: equal means the same function (`models.fingerprint`).
 
-        Where torch.fx cannot trace the network, it differs as far as three fixed images show it. The name
-        of the Python module that a wrapped class is imported from does not count.
+        Where torch.fx cannot follow the network, it differs as far as settings, public attributes and three fixed
+        images show it. The name of the Python module that a wrapped class is imported from does not count.
         """
         return self.fingerprints()[0]
 
     def fingerprints(self) -> tuple[str, ...]:
         """All hashes that stand for this embedder: by today's rule, then by that of files of before (bicubic only)."""
+        if self.frozen and self._printed is not None:
+            return self._printed[1]
         # The weights are read each time: writing through `.data` leaves no other trace.
-        state = (tensors_digest(self), repr(settings(self)), self.spec)
+        description = self.describe()
+        state = (tensors_digest(self), self.settings(), repr(description))
         if self._printed is None or self._printed[0] != state:
-            description = self.describe()
             description["architecture"].pop("module", None)
             today = fingerprint(self, description, self.spec.shape)
             described = {**description, "spec": self.spec.before}

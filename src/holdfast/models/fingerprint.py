@@ -6,26 +6,30 @@ description and the weights, and are blind to a layer's settings.
 
 from __future__ import annotations
 
+import enum
 import functools
 import hashlib
 import inspect
 import json
 import operator
+import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
-from holdfast.models.inference import inference
+from holdfast.models.inference import inference, tracing
 
 CURRENT = "2:"
 """How a hash by today's rule starts."""
 _SILENT = frozenset({"inplace", "device", "dtype", "generator"})
 """Settings of torch's layers that do not change what they compute, or that the tensors tell."""
 _DIGITS = 4
-"""Decimals, relative to the longest vector, by which two black boxes are told apart."""
+"""Decimals, relative to the longest vector, by which the first rule tells two black boxes apart."""
 
 
 def is_current(text: str) -> bool:
@@ -37,11 +41,12 @@ def fingerprint(module: nn.Module, description: Mapping[str, Any], shape: tuple[
     """`2:` and a SHA-256 over `description`, all tensors of `module`, and what it computes with them.
 
     What it computes is its graph as torch.fx traces it in eval mode, with every constant in it and the settings of its
-    layers. A module that cannot be traced counts by the settings of torch's layers in it and by what it gives
-    for three fixed images. How the weights came about does not count.
+    layers. A module that cannot be followed so (it cannot be traced, has hooks, or calls foreign code) counts by the
+    settings and public attributes of all its parts, and roughly by what it gives for three fixed images. How the
+    weights came about does not count.
     """
     parts = [_canonical(description), tensors_digest(module).encode()]
-    with inference(module):
+    with tracing(), inference(module):
         parts.append(_canonical(_computed(module, shape)))
     return CURRENT + hashlib.sha256(b"\n".join(parts)).hexdigest()
 
@@ -57,17 +62,28 @@ def tensors_digest(module: nn.Module) -> str:
 
 
 def settings(module: nn.Module) -> list[Any]:
-    """Every layer with its type and its own plain settings, as JSON."""
-    found: list[Any] = []
-    for name, layer in module.named_modules(remove_duplicate=False):
-        found.append([name, type(layer).__qualname__, _settings(layer)])
-    return found
+    """All that decides, beside its tensors, what a module computes: its parts with their settings and attributes."""
+    return [
+        [name, type(part).__qualname__, _settings(part), _own(part, private=True), _hooked(part)]
+        for name, part in module.named_modules(remove_duplicate=False)
+    ]
 
 
 def shown(vectors: Tensor) -> list[Any]:
-    """Vectors rounded, so that a black box has the same ones on every machine."""
+    """Vectors rounded, by the first rule; another processor may round them otherwise."""
     largest = float(vectors.abs().max()) or 1.0
     rounded: list[Any] = np.round(vectors.float().numpy() / largest, _DIGITS).tolist()
+    return rounded
+
+
+def roughly(vectors: Tensor) -> list[Any]:
+    """A few projections of vectors in hundredths of their length: coarse, so that every machine has the same ones."""
+    values = vectors.double().flatten(1).numpy()
+    ways = np.random.default_rng(0).choice([-1.0, 1.0], (values.shape[1], 2))
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    found = values @ ways / np.where(lengths > 0, lengths, 1.0)
+    # Adding 0 makes a negative zero plain.
+    rounded: list[Any] = (np.round(found, 2) + 0.0).tolist()
     return rounded
 
 
@@ -78,19 +94,37 @@ def probes(shape: tuple[int, int, int]) -> Tensor:
 
 
 def _computed(module: nn.Module, shape: tuple[int, int, int]) -> list[Any]:
-    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-    try:
-        graph = None if hooked else fx.Tracer().trace(module)
-    # Code that torch.fx cannot follow fails in any way.
-    except Exception:
-        graph = None
-    if graph is not None:
-        return ["traced", _graph(module, graph)]
-    known = [entry for entry in settings(module) if entry[2] is not None]
+    if not any(_hooked(part) or isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        # Code that torch.fx cannot follow fails in any way.
+        with suppress(Exception):
+            return ["traced", _graph(module, fx.Tracer().trace(module))]
+    # The module itself is described by its owner.
+    told = [
+        [name, type(part).__qualname__, _settings(part), _own(part), _script(part)]
+        for name, part in module.named_modules(remove_duplicate=False)
+        if part is not module
+    ]
     first = next(iter(module.parameters()), torch.zeros(()))
-    with torch.no_grad():
-        seen = module(probes(shape).to(device=first.device, dtype=first.dtype)).cpu()
-    return ["seen", known, shown(seen)]
+    seen = module(probes(shape).to(device=first.device, dtype=first.dtype)).cpu()
+    return ["seen", told, _more_state(module), roughly(seen)]
+
+
+def _hooked(part: nn.Module) -> bool:
+    """Whether something that no trace shows changes what a part gives."""
+    return bool(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part))
+
+
+def _script(part: nn.Module) -> str | None:
+    """The code of a compiled part, without the numbers by which one process tells its classes apart."""
+    if not isinstance(part, torch.jit.ScriptModule):
+        return None
+    return re.sub(r"___torch_mangle_\d+\.", "", str(part.inlined_graph))
+
+
+def _more_state(module: nn.Module) -> dict[str, Any]:
+    """What a state dict has beside parameters and buffers: the packed weights of quantised layers."""
+    known = dict(_named_tensors(module))
+    return {name: _plain(value) for name, value in module.state_dict().items() if name not in known}
 
 
 def _graph(module: nn.Module, graph: fx.Graph) -> list[Any]:
@@ -100,15 +134,33 @@ def _graph(module: nn.Module, graph: fx.Graph) -> list[Any]:
     for number, node in enumerate(graph.nodes):
         numbers[node] = number
         entry: list[Any] = [node.op, _called(node.target)]
+        if node.op == "call_function" and not _is_known(node.target):
+            raise ValueError(f"what {node.target} does is not known")
         if node.op == "call_module":
             layer = module.get_submodule(str(node.target))
-            entry += [type(layer).__qualname__, _settings(layer) or _own(layer)]
+            if _settings(layer) is None:
+                raise ValueError(f"what {type(layer).__qualname__} does is not known")
+            entry.append(
+                [[name, type(part).__qualname__, _told(part)] for name, part in layer.named_modules()]
+            )
         elif node.op == "get_attr":
             entry.append(_plain(operator.attrgetter(str(node.target))(module)))
         named = fx.node.map_arg((node.args, node.kwargs), lambda other: f"%{numbers[other]}")
         entry.append(_plain(named))
         found.append(entry)
     return found
+
+
+def _is_known(target: Any) -> bool:
+    """Whether a function is torch's or Python's own, so that its name says what it does."""
+    home = str(getattr(target, "__module__", None) or getattr(type(target), "__module__", ""))
+    return home.split(".")[0] in ("torch", "_operator", "operator", "builtins", "math", "_VariableFunctions")
+
+
+def _told(part: nn.Module) -> Any:
+    """A layer's settings, or what a part that is not torch's (a parametrisation) says of itself."""
+    known = _settings(part)
+    return _own(part) if known is None else known
 
 
 def _called(target: Any) -> str:
@@ -121,7 +173,9 @@ def _settings(layer: nn.Module) -> dict[str, Any] | None:
     A release of torch that adds an argument does not change the hash of layers that leave it alone.
     """
     kind: Any = type(layer)
-    if not kind.__module__.startswith("torch.nn."):
+    if parametrize.is_parametrized(layer):
+        kind = kind.__bases__[0]
+    if not kind.__module__.startswith("torch.nn.modules."):
         return None
     return {
         name: _plain(value)
@@ -137,10 +191,14 @@ def _arguments(kind: type) -> dict[str, Any]:
     return {name: argument.default for name, argument in known.items() if name not in _SILENT}
 
 
-def _own(layer: nn.Module) -> dict[str, Any]:
-    """What a layer that is not torch's says of itself."""
+def _own(layer: nn.Module, *, private: bool = False) -> dict[str, Any]:
+    """The attributes of a layer that is not torch's; private ones are often caches, and count only if asked for."""
     inherited = vars(nn.Module())
-    return {name: _plain(value) for name, value in sorted(vars(layer).items()) if name not in inherited}
+    return {
+        name: _plain(value)
+        for name, value in sorted(vars(layer).items())
+        if name not in inherited and (private or not name.startswith("_"))
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -151,11 +209,14 @@ def _plain(value: Any) -> Any:
         return repr(value)
     if isinstance(value, Tensor | np.ndarray):
         tensor = torch.as_tensor(value)
+        tensor = tensor.dequantize() if tensor.is_quantized else tensor
         return ["tensor", _hash_tensors(hashlib.sha256(), [("", tensor)])]
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(entry) for entry in value]
+    if isinstance(value, enum.Enum):
+        return value.name
     if isinstance(value, slice):
         return ["slice", _plain((value.start, value.stop, value.step))]
     if isinstance(value, functools.partial):

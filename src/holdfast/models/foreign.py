@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ModelError
-from holdfast.models.fingerprint import CURRENT, probes, shown
+from holdfast.models.fingerprint import CURRENT, probes, roughly, shown
 from holdfast.models.inference import plain_arithmetic
 from holdfast.models.inputs import Images, as_spec, reader
 from holdfast.spec import ImageSpec, Resample
@@ -46,19 +46,24 @@ class Foreign:
         self.unit_norm = unit_norm
         self.name = name or getattr(function, "__qualname__", type(function).__qualname__)
         self._function, self._source = function, source
-        self._digest = self._probe()
+        self._digest, self._before = self._probe()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In another process the function is asked anew: it may find other weights there."""
         self.__dict__.update(state)
-        self._digest = self._probe()
+        self._digest, self._before = self._probe()
 
-    def _probe(self) -> str:
-        """The size of the vectors, and a hash of what the function gives for three fixed images."""
+    def _probe(self) -> tuple[str, str]:
+        """Takes note of the vectors' size, and gives hashes of what the function gives for three fixed images.
+
+        By today's rule, coarse enough to be the same on every machine, and by that of before.
+        """
         seen = self(probes(self.spec.shape))
         self.dim = seen.shape[1]
-        content = [{**self.describe(), "spec": self.spec.before}, self._source, shown(seen)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        said = [{**self.describe(), "spec": self.spec.before}, self._source]
+        texts = (json.dumps([*said, form(seen)], sort_keys=True) for form in (roughly, shown))
+        today, before = (hashlib.sha256(text.encode()).hexdigest() for text in texts)
+        return today, before
 
     def __call__(self, images: Tensor) -> Tensor:
         """The vectors of float images, checked to be one finite vector for each."""
@@ -119,4 +124,4 @@ class Foreign:
     def fingerprints(self) -> tuple[str, ...]:
         """All hashes that stand for it: by today's rule, then by that of files of before (bicubic only)."""
         today = hashlib.sha256(f"{self._digest} {self.spec.resample}".encode()).hexdigest()
-        return (CURRENT + today, self._digest) if self.spec.resample == "bicubic" else (CURRENT + today,)
+        return (CURRENT + today, self._before) if self.spec.resample == "bicubic" else (CURRENT + today,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from threading import Lock
+from threading import Condition, Lock, get_ident, local
 from typing import Any
 
 import torch
@@ -36,9 +36,67 @@ def plain_arithmetic() -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(_TRAFFIC.computing())
         _PINS.enter()
         stack.callback(_PINS.leave)
         yield
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """A block in which no other thread computes: torch.fx patches every module of the process while it traces."""
+    with _TRAFFIC.alone():
+        yield
+
+
+class _Traffic(local):
+    """How many blocks the current thread is in."""
+
+    depth: int = 0
+
+
+class _Crossing:
+    """Any number of threads compute, or one traces. Who wants to trace comes before those who come after."""
+
+    def __init__(self) -> None:
+        self._own, self._free = _Traffic(), Condition()
+        self._inside, self._waiting = 0, 0
+        self._tracer: int | None = None
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        with self._free:
+            if not self._own.depth and self._tracer != get_ident():
+                self._free.wait_for(lambda: self._tracer is None and not self._waiting)
+            self._inside += 1
+            self._own.depth += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._inside -= 1
+                self._own.depth -= 1
+                self._free.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        if self._tracer == get_ident():
+            yield
+            return
+        with self._free:
+            self._waiting += 1
+            try:
+                self._free.wait_for(lambda: self._tracer is None and self._inside == self._own.depth)
+                self._tracer = get_ident()
+            finally:
+                self._waiting -= 1
+                self._free.notify_all()
+        try:
+            yield
+        finally:
+            with self._free:
+                self._tracer = None
+                self._free.notify_all()
 
 
 class _Pins:
@@ -125,3 +183,4 @@ def _holders() -> list[Any]:
 
 _OF_THE_CPU = 4
 _PINS = _Pins()
+_TRAFFIC = _Crossing()

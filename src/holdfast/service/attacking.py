@@ -139,7 +139,9 @@ def _attack(
     if target is not None and target not in {hit.id for hit in hits}:
         was = served.use(lambda gallery: ranks_of(gallery, vector[0], [target]))
         moves.append(Moved(target, was[target], ranks[target]))
-    return Attacked(pixels, altered, before, after, tuple(moves), _held(before, after), target, threat, 0.0)
+    return Attacked(
+        pixels, altered, before, after, tuple(moves), _held(before, after, threat), target, threat, 0.0
+    )
 
 
 def ranks_of(gallery: AnyGallery, vector: Floats, ids: Sequence[str]) -> dict[str, int]:
@@ -270,17 +272,22 @@ def _hits(outcome: Outcome) -> tuple[Hit, ...]:
     return found.hits if isinstance(found, Hits) else tuple(entry.hit for entry in found.hits)
 
 
-def _held(before: Outcome, after: Outcome) -> bool:
+def _held(before: Outcome, after: Outcome, threat: Threat) -> bool:
     """Whether every hit that was certified is there; a smoothed search may also say that it is not sure."""
     if isinstance(after.found, SmoothedHits) and any(
         entry.verdict == Verdict.ABSTAIN for entry in after.found.hits
     ):
         return True
-    return set(_certified(before)) <= {hit.id for hit in _hits(after)}
+    return set(_certified(before, threat)) <= {hit.id for hit in _hits(after)}
 
 
-def _certified(outcome: Outcome) -> list[str]:
+def _certified(outcome: Outcome, threat: Threat) -> list[str]:
+    """The hits of which something was promised within the threat: a radius may be shorter than that."""
     found = outcome.found
     if isinstance(found, Hits):
         return []
-    return [entry.hit.id for entry in found.hits if entry.verdict == Verdict.CERTIFIED]
+    proved = [entry for entry in found.hits if entry.verdict == Verdict.CERTIFIED]
+    if isinstance(found, SmoothedHits) and threat.eps is not None:
+        reach = {"l2": "radius", "linf": "pixel"}[threat.norm]
+        proved = [entry for entry in proved if getattr(entry, reach) >= threat.eps]
+    return [entry.hit.id for entry in proved]

@@ -102,6 +102,7 @@ class Served:
         network = self.embedder.base if isinstance(self.embedder, Smoothed) else self.embedder
         if isinstance(network, Embedder):
             network.eval().requires_grad_(False)  # An attack that ends would wake the weights under another.
+            network.frozen = True  # Nobody else has it: no need to read all weights for each search.
         self.attackable = isinstance(network, Embedder)
         self.bounder = _bounder(self.embedder)
 

@@ -16,7 +16,7 @@ export function outcome(answer) {
   const lost = others.filter((hit) => !inTop(after.get(hit.id), k));
   const fell = certified.filter((hit) => !inTop(after.get(hit.id), k));
   const rest = (name) => lost.length ? `${lost.length} of ${count(others.length, name)} left the top ${k}` : `${others.length === 1 ? `the one ${name}` : `the ${count(others.length, name)}`} stayed too`;
-  if (fell.length || !answer.held) {
+  if (!answer.held) {
     const why = answer.before.alpha
       ? `A smoothed search is wrong with probability at most ${answer.before.alpha}: try again, and report it if it stays so.`
       : "That contradicts the proof: please report it with this link.";
@@ -27,6 +27,7 @@ export function outcome(answer) {
     const told = lost.length ? `${who} left the top ${k}` : `this time all ${count(others.length, "hit")} stayed in the top ${k}`;
     return { kind: lost.length ? "lost" : "calm", text: `No hit is certified against this, so nothing was promised: ${told}.` };
   }
+  if (fell.length) return { kind: "lost", text: `${count(fell.length, "certified hit")} left the top ${k}, and the search says that it is not sure (ABSTAIN): that is no wrong answer.` };
   const held = certified.length === 1 ? "The certified hit held" : certified.length === 2 ? "Both certified hits held" : `All ${certified.length} certified hits held`;
   return { kind: "good", text: others.length ? `${held}; ${rest("other hit")}.` : `${held}.` };
 }
