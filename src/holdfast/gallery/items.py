@@ -11,7 +11,7 @@ import hashlib
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -81,7 +81,10 @@ def page_of_ids(connection: sqlite3.Connection, after: str | None, vectors: Vect
     found = connection.execute(
         f"SELECT {_FIELDS} FROM items WHERE id > ? ORDER BY id LIMIT ?", (after or "", _PAGE)
     )
-    return [item.id for _, item in _sound(found.fetchall(), vectors)]
+    ids = [item.id for _, item in _sound(found.fetchall(), vectors)]
+    if any(one >= other for one, other in pairwise([after or "", *ids])):
+        raise DamageError("the index of its ids is out of order")  # It would be followed in circles.
+    return ids
 
 
 def insert(connection: sqlite3.Connection, start: int, items: Sequence[Item], vectors: Floats) -> int:
