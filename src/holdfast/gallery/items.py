@@ -193,7 +193,7 @@ def _sound(rows: Sequence[tuple[Any, ...]], vectors: Vectors | None) -> list[tup
 
 
 def _check_missing(connection: sqlite3.Connection, ids: Sequence[str], vectors: Vectors) -> None:
-    """Refuse a gallery whose second index knows one of these ids, which the first does not."""
+    """Refuse a gallery whose second index knows one of these ids, or whose first, which does not, is broken."""
     if not ids:
         return
     found = connection.execute(
@@ -202,6 +202,12 @@ def _check_missing(connection: sqlite3.Connection, ids: Sequence[str], vectors: 
     wrong = {item.id for _, item in _sound(found.fetchall(), vectors)} & set(ids)
     if wrong:
         raise DamageError(f"the item '{wrong.pop()}' is not found by its id")
+    beside = []  # The first index must at least lead to sound items beside one of them.
+    for which, order in (("<", "DESC"), (">", "ASC")):
+        statement = f"SELECT {_FIELDS} FROM items WHERE id {which} ? ORDER BY id {order} LIMIT 1"
+        beside += _sound(connection.execute(statement, (ids[0],)).fetchall(), vectors)
+    if not beside and connection.execute("SELECT 1 FROM items NOT INDEXED LIMIT 1").fetchone() is not None:
+        raise DamageError("its items are not found by their ids")
 
 
 def _chunks(values: Iterable[T]) -> Iterator[list[T]]:
