@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -38,6 +39,9 @@ VALUES = (
     "CAST(x'ff' AS TEXT)",
 )
 """Of every storage class that SQLite has, and text that is not UTF-8."""
+
+LONGEST = 60
+"""Seconds after which a damaged gallery hangs, which counts as a traceback."""
 
 Outcome = Literal["noticed", "harmless", "silent", "traceback"]
 Answers = dict[str, Any]
@@ -158,10 +162,14 @@ def _asked(door: Callable[[], Any]) -> Any:
 
 def outcome(path: Path, sound: Answers) -> tuple[Outcome, str]:
     """What became of a damaged gallery's answers, compared with those of the sound one."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(LONGEST)
     try:
         found = answers(path)
     except Exception as cause:
         return "traceback", f"{type(cause).__name__}: {cause}"
+    finally:
+        signal.alarm(0)
     refused = [str(answer) for answer in found.values() if isinstance(answer, HoldfastError)]
     many = [line for line in refused if "\n" in line]
     if many:
@@ -174,6 +182,10 @@ def outcome(path: Path, sound: Answers) -> tuple[Outcome, str]:
     if refused:
         return "silent", f"verify says that it is sound, and yet: {refused[0]}"
     return "harmless", ""
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"no answer in {LONGEST} s")
 
 
 def random_damages(size: int, count: int, seed: int) -> Iterator[Damage]:

@@ -140,6 +140,34 @@ def test_an_item_is_not_lost_by_a_damaged_index(shop: Path) -> None:
                 use()
 
 
+def test_an_item_is_not_lost_by_indexes_in_each_others_place(shop: Path) -> None:
+    with closing(sqlite3.connect(shop)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        names_of_indexes = "'sqlite_autoindex_items_1', 'item_keys'"
+        found = connection.execute(f"SELECT rootpage FROM sqlite_master WHERE name IN ({names_of_indexes})")
+        (one,), (other,) = found.fetchall()
+    content = bytearray(shop.read_bytes())
+    a, b = (slice((root - 1) * size, root * size) for root in (one, other))
+    content[a], content[b] = content[b], content[a]
+    shop.write_bytes(content)
+    with Gallery.open(shop) as gallery, pytest.raises(GalleryError, match="is damaged"):
+        _ = "image-0013" in gallery
+
+
+def test_an_index_that_is_out_of_order_is_not_followed_in_circles(shop: Path) -> None:
+    with closing(sqlite3.connect(shop)) as connection:
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_items_1'"
+        ).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    content = bytearray(shop.read_bytes())
+    first = (root - 1) * size + 8  # of the pointers to the 20 entries of this page
+    content[first : first + 40] = content[first + 2 : first + 40] + content[first : first + 2]
+    shop.write_bytes(content)
+    with Gallery.open(shop) as gallery, pytest.raises(GalleryError, match="out of order"):
+        next(gallery.ids())
+
+
 def test_kept_certificates_that_are_gone_are_missed(shop: Path) -> None:
     with Gallery.open(shop) as gallery:
         one = Kept("q.png", "query:linf:0.1", 1, gallery.info.generation, (), False, random(1)[0])

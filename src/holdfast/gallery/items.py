@@ -11,7 +11,7 @@ import hashlib
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -81,7 +81,10 @@ def page_of_ids(connection: sqlite3.Connection, after: str | None, vectors: Vect
     found = connection.execute(
         f"SELECT {_FIELDS} FROM items WHERE id > ? ORDER BY id LIMIT ?", (after or "", _PAGE)
     )
-    return [item.id for _, item in _sound(found.fetchall(), vectors)]
+    ids = [item.id for _, item in _sound(found.fetchall(), vectors)]
+    if any(one >= other for one, other in pairwise([after or "", *ids])):
+        raise DamageError("the index of its ids is out of order")  # It would be followed in circles.
+    return ids
 
 
 def insert(connection: sqlite3.Connection, start: int, items: Sequence[Item], vectors: Floats) -> int:
@@ -190,7 +193,7 @@ def _sound(rows: Sequence[tuple[Any, ...]], vectors: Vectors | None) -> list[tup
 
 
 def _check_missing(connection: sqlite3.Connection, ids: Sequence[str], vectors: Vectors) -> None:
-    """Refuse a gallery whose second index knows one of these ids, which the first does not."""
+    """Refuse a gallery whose second index knows one of these ids, or whose first, which does not, is broken."""
     if not ids:
         return
     found = connection.execute(
@@ -199,6 +202,12 @@ def _check_missing(connection: sqlite3.Connection, ids: Sequence[str], vectors: 
     wrong = {item.id for _, item in _sound(found.fetchall(), vectors)} & set(ids)
     if wrong:
         raise DamageError(f"the item '{wrong.pop()}' is not found by its id")
+    beside = []  # The first index must at least lead to sound items beside one of them.
+    for which, order in (("<", "DESC"), (">", "ASC")):
+        statement = f"SELECT {_FIELDS} FROM items WHERE id {which} ? ORDER BY id {order} LIMIT 1"
+        beside += _sound(connection.execute(statement, (ids[0],)).fetchall(), vectors)
+    if not beside and connection.execute("SELECT 1 FROM items NOT INDEXED LIMIT 1").fetchone() is not None:
+        raise DamageError("its items are not found by their ids")
 
 
 def _chunks(values: Iterable[T]) -> Iterator[list[T]]:
