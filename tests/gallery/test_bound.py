@@ -9,13 +9,14 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, to_version, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Boxes, Gallery, Item, columns, items, verify_file
+from holdfast.gallery import Boxes, Gallery, Item, columns, items, meta, verify_file
 from holdfast.gallery.database import DamageError
 from holdfast.gallery.kept import Kept
 from holdfast.gallery.milvus.address import Index
@@ -240,7 +241,7 @@ def test_each_checksum_covers_its_place() -> None:
 
 
 def test_a_block_that_was_altered_or_moved_is_not_decoded() -> None:
-    column = columns.Column("vector", "float32", 2, 4)
+    column = columns.Column("vector", "<f4", 2, 4)
     data = np.arange(8, dtype=np.float32).tobytes()
     mark = columns.Mark(3, 1, column.checksum(3, 9.5, data), 9.5)
     assert column.decode(mark, data).rows.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -252,3 +253,22 @@ def test_a_block_that_was_altered_or_moved_is_not_decoded() -> None:
     ):
         with pytest.raises(DamageError, match="is not what was written"):
             column.decode(wrong, bytes_)
+
+
+def test_what_a_gallery_says_of_itself_is_read_in_one_piece(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process commits between two reads of an opening: that is no damage."""
+    read, written = meta._columns, []
+
+    def late(*args: Any) -> Any:
+        if not written:
+            written.append("late")
+            with Gallery.open(shop) as other:
+                vectors = random(1)
+                other.add(["late"], vectors, boxes={0.1: Boxes(vectors, np.abs(vectors))})
+        return read(*args)
+
+    monkeypatch.setattr(meta, "_columns", late)
+    with Gallery.open(shop) as gallery:
+        assert len(gallery) == 21

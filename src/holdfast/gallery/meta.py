@@ -79,7 +79,21 @@ class Meta:
 
 
 def read(connection: sqlite3.Connection) -> Meta:
-    """The state that the transaction of `connection` sees; refused if it is not what was written."""
+    """The state that the transaction of `connection` sees; refused if it is not what was written.
+
+    Outside a transaction it has one of its own: another process may commit between two of its reads.
+    """
+    if connection.in_transaction:
+        return _read(connection)
+    connection.execute("BEGIN")
+    try:
+        return _read(connection)
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _read(connection: sqlite3.Connection) -> Meta:
     found = connection.execute("SELECT * FROM meta")
     names = [column[0] for column in found.description]
     rows = found.fetchall()
