@@ -12,6 +12,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from holdfast.gallery import boxes, checksums, database
@@ -20,6 +21,7 @@ from holdfast.gallery.database import DamageError, typed
 from holdfast.gallery.values import EmbedderInfo
 
 _SAID = ("uid", "dim", "count", "generation", "fingerprint", "card", "location", "created")
+_COLUMN = ("kind", "dtype", "width", "block_rows")
 
 
 @dataclass(frozen=True)
@@ -95,25 +97,49 @@ def read(connection: sqlite3.Connection) -> Meta:
 
 def _read(connection: sqlite3.Connection) -> Meta:
     found = connection.execute("SELECT * FROM meta")
-    names = [column[0] for column in found.description]
+    names = tuple(column[0] for column in found.description)
     rows = found.fetchall()
     if len(rows) != 1:
         raise DamageError(f"its table meta has {len(rows)} rows, not 1")
-    found_in = dict(zip(names, rows[0], strict=True))
-    bound = "checksum" in found_in
-    if bound != (_version(connection) >= database.BOUND):
+    columns = connection.execute("SELECT * FROM columns ORDER BY kind")
+    listed = tuple(column[0] for column in columns.description)
+    return _decoded(names, rows[0], listed, tuple(columns))
+
+
+def check_version(connection: sqlite3.Connection) -> None:
+    """Refuse a file whose version says one thing of its tables, and they another."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    names = [row[1] for row in connection.execute("PRAGMA table_info(meta)")]
+    if ("checksum" in names) != (version >= database.BOUND):
         raise DamageError("its version and its tables contradict each other")
-    if any(name not in found_in for name in _SAID):
+
+
+@lru_cache(maxsize=16)
+def _decoded(
+    names: tuple[str, ...],
+    row: tuple[Any, ...],
+    listed: tuple[str, ...],
+    rows: tuple[tuple[Any, ...], ...],
+) -> Meta:
+    """The state that these rows of `meta` and `columns` say; the same rows are decoded and compared once."""
+    found = dict(zip(names, row, strict=True))
+    bound = "checksum" in found
+    if any(name not in found for name in _SAID):
         raise DamageError("its table meta lacks a column")
-    said = {name: found_in[name] for name in _SAID}
+    said = {name: found[name] for name in _SAID}
     typed("its table meta", [*said.values()], str, int, int, int, str, str, (str, type(None)), str)
-    own = {name: found_in.get(name, 0) for name in ("items", "kept")}
+    own = {name: found.get(name, 0) for name in ("items", "kept")}
     typed("its table meta", [*own.values()], int, int)
-    columns, roots = _columns(connection, bound)
+    if listed != (*_COLUMN, "root")[: 4 + bound]:
+        raise DamageError("its table columns has other columns")
+    for one in rows:
+        typed("its table columns", one, *(str, str, int, int, int)[: len(one)])
+    columns = {one[0]: Column(*one[:4]) for one in rows}
+    roots = {one[0]: one[4] for one in rows} if bound else {}
     meta = Meta(**said, columns=columns, roots=roots, **own, bound=bound)
     if not bound:
         _check(meta)
-    elif meta.checksum != found_in["checksum"]:
+    elif meta.checksum != found["checksum"]:
         raise DamageError("what it says of itself does not match its checksum")
     return meta
 
@@ -147,23 +173,6 @@ def drop(connection: sqlite3.Connection, meta: Meta, kinds: Iterable[str]) -> Me
         connection.execute("DELETE FROM columns WHERE kind = ?", (kind,))
     left = {kind: column for kind, column in meta.columns.items() if kind not in gone}
     return replace(meta, columns=left, roots={kind: meta.roots[kind] for kind in left})
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return int(version)
-
-
-def _columns(connection: sqlite3.Connection, bound: bool) -> tuple[dict[str, Column], dict[str, int]]:
-    names = "kind, dtype, width, block_rows" + (", root" if bound else "")
-    columns: dict[str, Column] = {}
-    roots: dict[str, int] = {}
-    for row in connection.execute(f"SELECT {names} FROM columns ORDER BY kind"):
-        typed("its table columns", row, *(str, str, int, int, int)[: len(row)])
-        columns[row[0]] = Column(*row[:4])
-        if bound:
-            roots[row[0]] = row[4]
-    return columns, roots
 
 
 def _check(meta: Meta) -> None:

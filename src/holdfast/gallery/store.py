@@ -380,6 +380,7 @@ def opened(path: Path, *, readonly: bool, wait: float) -> Iterator[tuple[sqlite3
         try:
             if not laid_out(connection):
                 raise GalleryError(f"{path} was never finished; make it again with 'holdfast index'")
+            meta.check_version(connection)
             yield connection, frozen
         except BaseException:
             connection.close()
