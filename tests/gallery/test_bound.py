@@ -9,7 +9,6 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -259,16 +258,20 @@ def test_what_a_gallery_says_of_itself_is_read_in_one_piece(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process commits between two reads of an opening: that is no damage."""
-    read, written = meta._columns, []
+    read, written = meta.read, []
 
-    def late(*args: Any) -> Any:
-        if not written:
+    def late(statement: str) -> None:
+        if statement.startswith("SELECT * FROM columns") and not written:
             written.append("late")
             with Gallery.open(shop) as other:
                 vectors = random(1)
                 other.add(["late"], vectors, boxes={0.1: Boxes(vectors, np.abs(vectors))})
-        return read(*args)
 
-    monkeypatch.setattr(meta, "_columns", late)
+    def watched(connection: sqlite3.Connection) -> meta.Meta:
+        connection.set_trace_callback(late)
+        return read(connection)
+
+    monkeypatch.setattr(meta, "read", watched)
     with Gallery.open(shop) as gallery:
+        assert written
         assert len(gallery) == 21
