@@ -369,7 +369,8 @@ class Gallery:
         return writing.matrix(values, self._store.column.width, what)
 
     def _slots(self, ids: Sequence[str]) -> Slots:
-        found = self._found(ids)
+        with self.snapshot():
+            found = self._found(ids)
         for id in ids:
             if id not in found:
                 raise GalleryError(f"{self.path} has no item '{id}'")
@@ -379,12 +380,10 @@ class Gallery:
         return {slot: item.id for slot, item in self._items_at(slots).items()}
 
     def _found(self, ids: Sequence[str]) -> dict[str, int]:
-        with self.snapshot():
-            return items.slots_of(self._store.connection, ids, self._store.bound_vectors())
+        return items.slots_of(self._store.connection, ids, self._store.bound_vectors())
 
     def _items_at(self, slots: Iterable[int]) -> dict[int, Item]:
-        with self.snapshot():
-            return items.items_at(self._store.connection, slots, self._store.bound_vectors())
+        return items.items_at(self._store.connection, slots, self._store.bound_vectors())
 
     def _filled(self) -> Floats:
         vectors = self._store.memory.rows

@@ -157,7 +157,11 @@ def bind(connection: sqlite3.Connection, vectors: Vectors) -> int:
 
 def bound(slot: int, item: Item, vector: Floats) -> int:
     """CRC-32 of everything an item says, its slot and its vector."""
-    return zlib.crc32(vector.tobytes(), checksums.checksum(slot, item.id, item.label, item.path, item.digest))
+    return _bound((slot, item.id, item.label, item.path, item.digest), vector)
+
+
+def _bound(said: tuple[object, ...], vector: Floats) -> int:
+    return zlib.crc32(vector.tobytes(), checksums.checksum(*said))
 
 
 def key(id: str) -> int:
@@ -178,17 +182,20 @@ def _root_at(connection: sqlite3.Connection, slots: Iterable[int]) -> int:
 
 def _sound(rows: Sequence[tuple[Any, ...]], vectors: Vectors | None) -> list[tuple[int, Item]]:
     """The items of these rows; refused if one is not what was written, in its place."""
-    text = (str, type(None))
-    for row in rows:
-        typed(f"the item in slot {row[0]}", row, int, str, text, text, text, int)
     if vectors is None:
+        text = (str, type(None))
+        for row in rows:
+            typed(f"the item in slot {row[0]}", row, int, str, text, text, text, int)
         sums = [checksums.checksum(*row[1:5]) for row in rows]
     else:
-        found = vectors(np.array([row[0] for row in rows], dtype=np.int64))
-        sums = [bound(row[0], Item(*row[1:5]), vector) for row, vector in zip(rows, found, strict=True)]
+        slots = [row[0] for row in rows]
+        typed("the table of items", slots, *[int] * len(slots))
+        # The other types are part of what the checksums cover.
+        found = vectors(np.array(slots, dtype=np.int64))
+        sums = [_bound(row[:5], vector) for row, vector in zip(rows, found, strict=True)]
     for row, wanted in zip(rows, sums, strict=True):
         if row[5] != wanted:
-            raise DamageError(f"the item '{row[1]}' in slot {row[0]} does not match its checksum")
+            raise DamageError(f"the item {row[1]!r} in slot {row[0]} does not match its checksum")
     return [(row[0], Item(*row[1:5])) for row in rows]
 
 
