@@ -23,7 +23,7 @@ from PIL import AvifImagePlugin
 from holdfast.data.fit import Pixels
 from holdfast.data.images import decode_picture, decode_small
 from holdfast.errors import ImageError
-from holdfast.memory import give_back
+from holdfast.memory import give_back, keep_freed_memory
 from holdfast.spec import ImageSpec
 
 KEPT = 64 * 2**20
@@ -52,6 +52,7 @@ def main() -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # A terminal sends it to everyone; the service ends this process.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    keep_freed_memory()  # within KEPT: a page that goes back to the system is zeroed before it comes again
     line = socket.socket(fileno=0).makefile("rwb", buffering=0)
     shared = mmap.mmap(int(sys.argv[1]), 0)
     usage = _Usage()
