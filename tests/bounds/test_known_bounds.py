@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -68,6 +70,43 @@ def affine_layers():
     )  # fmt: skip
 
 
+def present(layer, x):
+    """How many inputs that are not zero go into each output, by a layer of the same shape whose weights are all 1."""
+    if not isinstance(layer, nn.Linear | nn.Conv2d):
+        return 1.0
+    ones = copy.deepcopy(layer).double()
+    ones.weight.data.fill_(1.0)
+    ones.bias = None
+    return ones((x != 0).double())
+
+
+@pytest.mark.parametrize("shape", ["linear", "convolution"])
+def test_inputs_that_are_zero_round_nothing(shape):
+    """Linear bounds pay γₖ for the k inputs that can differ from zero, and float32 stays within that."""
+    torch.manual_seed(0)
+    if shape == "linear":
+        layer, x = large(nn.Linear(4000, 20)), torch.rand(30, 4000)
+    else:
+        layer, x = large(nn.Conv2d(64, 5, 5, padding=2, groups=1)), torch.rand(6, 64, 9, 9)
+    x = x * (torch.rand_like(x) < 0.1)
+    operation = {"linear": Linear, "convolution": Convolution}[shape](layer)
+    with torch.no_grad():
+        size = operation.apply_absolute(x.double(), 0.0) + operation.shift.double().abs()
+        paid = operation.error([point(x)])
+        owed = gamma(present(layer, x)) * size
+        assert (paid >= owed).all()
+        assert (paid <= 1.3 * owed).all(), "a tenth of the terms costs about a tenth"
+        assert ((layer(x).double() - operation.apply(x.double())).abs() <= paid).all()
+
+
+def test_a_number_that_may_be_zero_counts():
+    layer = nn.Linear(2, 1)
+    box = Box(torch.zeros(1, 2).double(), torch.tensor([[1e-300, 0.0]], dtype=torch.float64))
+    assert Linear(layer).counted(box.centre.abs() + box.radius != 0).tolist() == [[1.0]]
+    unknown = Box(torch.tensor([[torch.nan, 0.0]]).double(), torch.zeros(1, 2).double())
+    assert Linear(layer).counted(unknown.centre.abs() + unknown.radius != 0).tolist() == [[1.0]]
+
+
 @pytest.mark.parametrize("case", list(affine_layers()), ids=lambda case: type(case[0]).__name__)
 def test_every_affine_layer_charges_what_float32_may_err(case):
     """At one point the radius is at least γₙ(|W||x| + |b|), which is all that a sum in any order can be off by."""
@@ -80,7 +119,10 @@ def test_every_affine_layer_charges_what_float32_may_err(case):
             assert (box.radius.double() >= owed).all()
             assert (box.radius.double() <= 4 * owed + 1e-5 * size(x.double())).all()
             if dtype == torch.float64:
-                assert (operation.error([point(x)]) >= owed).all(), "linear bounds pay the same"
+                # Linear bounds pay for the terms that are there: padding rounds nothing.
+                each = gamma(present(layer, x)) * size(x.double())
+                assert (operation.error([point(x)]) >= each).all()
+                assert (operation.error([point(x)]) <= 4 * owed + 1e-5 * size(x.double())).all()
         assert ((layer(x).double() - exact).abs() <= box.radius).all()
 
 

@@ -252,3 +252,29 @@ def test_what_torch_refuses_is_one_line_that_names_the_layer():
     with pytest.raises(ModelError, match=r"^bounds cannot pass '_?1': ") as error:
         interval_bounds(trace(net), image_box(torch.rand(2, 2, 2, 2), 0.1))
     assert "\n" not in str(error.value)
+
+
+def test_little_work_tightens_the_widest_and_stays_sound(monkeypatch):
+    """Whatever is tightened, the bound lies between that of intervals and that of linear bounds everywhere."""
+    from holdfast.bounds import linear
+
+    torch.manual_seed(1)
+    layers = [nn.Flatten(), nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 5)]
+    net = nn.Sequential(*layers).eval()
+    images = torch.rand(2, 1, 4, 4)
+    box, spec = image_box(images.double(), 0.05, rounding=True), torch.randn(7, 5).double()
+    graph, size = trace(net), 16 + 16 + 40 + 40 + 40
+    found = {}
+    with torch.no_grad():
+        for name, work in (("none", 0), ("some", 2 * size * 12), ("all", linear.WORK)):
+            monkeypatch.setattr(linear, "WORK", work)
+            found[name] = linear_bounds(graph, box, spec, intermediate="crown", rounding=True)
+        intervals = linear_bounds(graph, box, spec, rounding=True)
+        least = torch.full((2, 7), torch.inf).double()
+        for _ in range(300):
+            moved = (images + 0.05 * (2 * torch.rand(2, 1, 4, 4) - 1).sign()).clamp(0, 1)
+            least = torch.minimum(least, net(moved).double() @ spec.T)
+    assert torch.equal(found["none"], intervals)
+    assert found["none"].mean() < found["some"].mean() < found["all"].mean()
+    assert (found["all"] <= least).all()
+    assert (found["some"] <= least).all()

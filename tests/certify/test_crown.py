@@ -147,3 +147,46 @@ def test_a_bound_that_is_not_known_proves_nothing(bad):
 def test_crown_needs_linear_bounds():
     with pytest.raises(ConfigError, match="linear bounds"):
         QueryAttack(Box(torch.zeros(1, 1), torch.zeros(1, 1)), torch.zeros(1, 1), "crown")
+
+
+def test_dearer_bounds_are_asked_about_what_cheaper_ones_leave_open():
+    asked = {"lower": 0, "tighter": 0}
+
+    def bounds(name, value):
+        def lower(query, spec):
+            asked[name] += len(spec)
+            # The cheap one knows the first specification alone.
+            return torch.where(
+                torch.arange(len(spec)) < (1 if name == "lower" else len(spec)), value, -torch.inf
+            )
+
+        return lower
+
+    vectors = torch.tensor([[0.0, 0.0], [3.0, 0.0], [4.0, 0.0]]).double()
+    pool = crown.Candidates(vectors, vectors.square().sum(1), torch.zeros(1))
+    backward = Backward(torch.zeros(1, 2).double(), bounds("lower", 0.0), tighter=bounds("tighter", 0.0))
+    sides = torch.zeros(1, 3, dtype=torch.int8)
+    crown.settle_hits(backward, pool, 0, torch.tensor([0]), sides)
+    assert asked == {"lower": 2, "tighter": 1}
+    assert sides.tolist() == [[0, 1, 1]]
+
+
+def test_intermediate_linear_bounds_prove_more_and_never_less():
+    """A plain network with wide layers: what intervals say of its middle is loose."""
+    torch.manual_seed(3)
+    layers = [nn.Flatten(), nn.Linear(16, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 8)]
+    embedder = wrap(nn.Sequential(*layers).eval(), SPEC)
+    images, pool = torch.rand(6, 1, 4, 4), torch.rand(40, 1, 4, 4)
+    vectors = embedder.embed(pool).double()
+    backward = Certifier(embedder).backward(images, 0.01)
+    proved = {"lower": 0, "either": 0}
+    for query in range(6):
+        gap = vectors[:20] - vectors[20:]
+        loose, tight = backward.lower(query, gap), backward.tighter(query, gap)
+        reached = gap @ embedder.embed(images[query : query + 1]).double()[0]
+        assert (torch.maximum(loose, tight) <= reached + 1e-9).all()
+        squares = (vectors[20:].square() - vectors[:20].square()).sum(1)
+        proved["lower"] += int((squares + 2 * loose > 0).sum())
+        proved["either"] += int((squares + 2 * torch.maximum(loose, tight) > 0).sum())
+        assert ((reached - tight).mean() < 0.7 * (reached - loose).mean()).item()
+    assert proved["either"] > proved["lower"]

@@ -303,3 +303,51 @@ def test_a_query_without_bounds_is_unknown(tmp_path):
         for threat in ("query:linf:0.1", "both:linf:0.1"):
             found = certify_query(gallery, lost, 4, Threat.parse(threat))
             assert all((e.best, e.worst, e.verdict) == (1, 30, Verdict.UNKNOWN) for e in found.hits)
+
+
+def test_crown_proves_hits_of_a_plain_network_and_no_attack_moves_them(tmp_path):
+    """By intervals nothing is proved of it: their box is so wide that it prunes nothing, either."""
+    from torch import nn
+
+    from holdfast.spec import ImageSpec
+
+    torch.manual_seed(0)
+    spec = ImageSpec(1, 8, 8)
+    layers = [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 12)]
+    embedder = wrap(nn.Sequential(*layers).eval(), spec)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (1301, 1, 8, 8), dtype=np.uint8)
+    vectors = embedder.embed(torch.from_numpy(pixels)).numpy()
+    eps, k = 0.004, 5
+    with Gallery.create(tmp_path / "g", dim=12, embedder=embedder_info(embedder)) as gallery:
+        gallery.add([str(i) for i in range(1300)], vectors[1:])
+        threat = Threat.parse(f"query:linf:{eps}")
+        plain = certified_search(gallery, embedder, pixels[0], k, threat)
+        found = certified_search(gallery, embedder, pixels[0], k, threat, method="crown")
+        assert not any(hit.verdict == Verdict.CERTIFIED for hit in plain.hits)
+        assert plain.effort is None
+        assert plain.examined > 1024 > found.examined
+        assert found.sharpened
+        sure = [hit for hit in found.hits if hit.verdict == Verdict.CERTIFIED]
+        assert len(sure) >= 2
+        assert found.effort.by_intervals == 0
+        assert found.effort.seconds > 0
+    image = torch.from_numpy(pixels[:1]) / 255
+    low, high = (image - eps).clamp(min=0), (image + eps).clamp(max=1)
+    gallery_vectors = torch.from_numpy(vectors[1:]).double()
+    tried = 0
+    for hit in found.hits:
+        own = gallery_vectors[int(hit.hit.id)]
+        nearby = gallery_vectors[(gallery_vectors - own).norm(dim=1).argsort()[1:9]]
+        for rival in nearby:
+            for way in (1, -1):  # out of the list, and to its top
+                x = image.clone()
+                for _ in range(12):
+                    x = x.requires_grad_()
+                    (gradient,) = torch.autograd.grad((embedder(x).double() @ (own - rival)).sum() * way, x)
+                    x = torch.clamp(x.detach() - eps / 3 * gradient.sign(), low, high)
+                away = (gallery_vectors - embedder.embed(x).double()).norm(dim=1)
+                rank = 1 + int((away < away[int(hit.hit.id)]).sum())
+                assert hit.best <= rank <= hit.worst
+                tried += 1
+    assert tried == 80

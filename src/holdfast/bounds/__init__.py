@@ -3,12 +3,13 @@
 from holdfast.bounds.box import Box, image_box, normalised
 from holdfast.bounds.graph import Graph, trace
 from holdfast.bounds.interval import interval_bounds
-from holdfast.bounds.linear import Relaxation, linear_bounds, linear_box
+from holdfast.bounds.linear import Intermediate, Relaxation, linear_bounds, linear_box
 from holdfast.bounds.pairs import box_distance_bounds, distance_bounds
 
 __all__ = [
     "Box",
     "Graph",
+    "Intermediate",
     "Relaxation",
     "box_distance_bounds",
     "distance_bounds",

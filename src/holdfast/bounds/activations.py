@@ -94,6 +94,9 @@ class Leaky(Monotone):
 
     least: float
 
+    def unstable(self, box: Box) -> Tensor:
+        return _crossing(box)
+
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         return _kinked(slope, boxes[0], self.least)
 
@@ -116,14 +119,21 @@ class Relu(Operation):
         over_elements(relu_box_in_place, (box.centre, box.radius), ahead, TINY if ahead else 0.0)
         return box
 
+    def unstable(self, box: Box) -> Tensor:
+        return _crossing(box)
+
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         return _kinked(slope, boxes[0], 0.0)
 
 
+def _crossing(box: Box) -> Tensor:
+    """Where the box holds numbers on both sides of zero."""
+    return (box.lower < 0) & (box.upper > 0)
+
+
 def _kinked(slope: Tensor, box: Box, least: float) -> tuple[list[Tensor], Tensor]:
     """max(x, a·x) from behind: above, the chord k(x − l) + a·l; below, x or a·x, whichever leaves the smaller area."""
-    lower, upper = box.lower, box.upper
-    crossing = (lower < 0) & (upper > 0)
+    lower, upper, crossing = box.lower, box.upper, _crossing(box)
     width = torch.where(crossing, upper - lower, 1.0)
     straight = torch.where(lower >= 0, 1.0, least).to(upper.dtype)
     chord = torch.where(crossing, (upper - least * lower) / width, straight)

@@ -21,9 +21,12 @@ def interval_bounds(graph: Graph, images: Box, *, rounding: bool = False) -> Box
     in the weights and the box, so training uses the same code.
     """
     box = all_boxes(graph, images, rounding=rounding, keep=False)[-1]
-    if rounding:
-        box = Box(box.centre, torch.add(box.radius + TINY, box.centre.abs() + box.radius, alpha=_FINAL))
-    return box
+    return charged_box(box) if rounding else box
+
+
+def charged_box(box: Box) -> Box:
+    """The box of a network's output, with room for what float32 does to it behind the last layer."""
+    return Box(box.centre, torch.add(box.radius + TINY, box.centre.abs() + box.radius, alpha=_FINAL))
 
 
 def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -> list[Box]:

@@ -27,14 +27,17 @@ Intermediate = Literal["interval", "crown"]
 FLOATS = 1 << 22
 """No slope, and no set of boxes, holds more numbers at once than this (or than one image's needs)."""
 
+WORK = 1 << 26
+"""Numbers of all slopes that finding one layer's intermediate bounds may take for an image: about a second."""
+
 _STRAIGHT = (Affine, Reshape, Sum)
 
 
 class Relaxation:
     """The boxes of every step for some images; from them follow lower bounds of any number of specifications.
 
-    `intermediate` says how the boxes before activations are found: by intervals, or by linear bounds
-    intersected with intervals, which costs a specification for every number there.
+    `intermediate` says how the boxes before activations are found: by intervals, or by linear bounds intersected
+    with intervals, which costs two specifications for every number on which the lines there depend.
     """
 
     def __init__(
@@ -55,7 +58,8 @@ class Relaxation:
 
     def box(self) -> Box:
         """A box of the output, never wider than by intervals."""
-        return _tightened(self._steps, self._boxes, self._errors)
+        every = torch.ones_like(self._boxes[-1].centre[0], dtype=torch.bool)
+        return _tightened(self._steps, self._boxes, self._errors, every)
 
 
 def linear_bounds(
@@ -109,7 +113,10 @@ def _relaxed(
             for i in step.inputs:
                 # Before the first activation linear bounds of one affine layer are its interval.
                 if intermediate == "crown" and bent and i != INPUT:
-                    boxes[i] = _tightened(steps[:i], boxes[: i + 1], errors[:i])
+                    wanted = step.operation.unstable(boxes[i])
+                    if wanted is not None:
+                        chosen = _most_open(boxes[i], wanted, sum(box.centre[0].numel() for box in boxes))
+                        boxes[i] = _tightened(steps[:i], boxes[: i + 1], errors[:i], chosen)
             bent = True
         inputs = [boxes[i] for i in step.inputs]
         with passing(step.name):
@@ -120,24 +127,43 @@ def _relaxed(
     return boxes, errors
 
 
-def _tightened(steps: Sequence[Step], boxes: Sequence[Box], errors: Sequence[Tensor]) -> Box:
-    """The last box, intersected with the linear bounds of each of its numbers."""
+def _most_open(box: Box, wanted: Tensor, size: int) -> Tensor:
+    """Of the `wanted` numbers (a mask, images first), those for which there is `WORK`: the widest on both sides of 0.
+
+    `size` is how many numbers a slope has on its way to the images. Any choice is sound.
+    """
+    mask = wanted.any(0)
+    most = WORK // (2 * max(1, size))
+    if int(mask.sum()) <= most:
+        return mask
+    open_ = torch.where(wanted, torch.minimum(-box.lower, box.upper), -torch.inf).amax(0)
+    chosen = torch.zeros_like(mask)
+    chosen.view(-1)[open_.flatten().topk(most).indices] = True
+    return chosen & mask
+
+
+def _tightened(steps: Sequence[Step], boxes: Sequence[Box], errors: Sequence[Tensor], wanted: Tensor) -> Box:
+    """The last box, intersected with the linear bounds of the `wanted` ones of its numbers, a mask of their shape."""
     box = boxes[-1]
-    size = box.centre[0].numel()
-    low, high = [], []
-    rows = max(1, FLOATS // max(1, size))
-    for start in range(0, size, rows):
-        each = torch.eye(min(rows, size - start), size, dtype=box.centre.dtype).roll(start, 1)
-        low.append(_lower(steps, boxes, errors, each))
-        high.append(-_lower(steps, boxes, errors, -each))
-    lower = torch.maximum(torch.cat(low, 1).view_as(box.centre), box.lower)
-    upper = torch.minimum(torch.cat(high, 1).view_as(box.centre), box.upper)
+    places = wanted.flatten().nonzero()[:, 0]
+    lower, upper = box.lower.flatten(1), box.upper.flatten(1)
+    rows = max(1, FLOATS // max(1, wanted.numel()))
+    for some in torch.split(places, rows):
+        each = torch.zeros(len(some), wanted.numel(), dtype=box.centre.dtype)
+        each[torch.arange(len(some)), some] = 1.0
+        low, high = _lower(steps, boxes, errors, torch.cat([each, -each])).chunk(2, 1)
+        lower = lower.index_copy(1, some, torch.maximum(low, lower[:, some]))
+        upper = upper.index_copy(1, some, torch.minimum(-high, upper[:, some]))
+    lower, upper = lower.view_as(box.centre), upper.view_as(box.centre)
     centre, radius = (upper + lower) / 2, ((upper - lower) / 2).clamp(min=0)
     if errors:
         radius = radius + OWN * (centre.abs() + radius)
-    # Where the interval is not a number, nothing is known.
+    # Where the interval is not a number, nothing is known; what was not asked for stays as it is.
     known = torch.isfinite(box.radius) & torch.isfinite(box.centre)
-    return Box(torch.where(known, centre, box.centre), torch.where(known, radius, torch.inf))
+    return Box(
+        torch.where(known & wanted, centre, box.centre),
+        torch.where(wanted, torch.where(known, radius, torch.inf), box.radius),
+    )
 
 
 def _lower(steps: Sequence[Step], boxes: Sequence[Box], errors: Sequence[Tensor], spec: Tensor) -> Tensor:

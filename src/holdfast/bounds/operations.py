@@ -112,6 +112,10 @@ class Operation(ABC):
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         """Slopes at the inputs, and what is added to the constant (specifications, images)."""
 
+    def unstable(self, box: Box) -> Tensor | None:
+        """The numbers of its input whose bounds shape the lines of `backward`; None if tighter ones hardly would."""
+        return None
+
     def error(self, boxes: Sequence[Box]) -> Tensor:
         """How far float32 may take this step's output from the exact one, for inputs in `boxes` (float64).
 
@@ -165,6 +169,30 @@ class Affine(Operation):
         radius = box.radius if paid else charged(box, share, spare=spare)
         return Box(centre, self.apply_absolute(radius, share))
 
+    def counted(self, present: Tensor) -> Tensor | None:
+        """How many of the `present` inputs (a mask) go into each sum; None where that is not known."""
+        return None
+
+    def error(self, boxes: Sequence[Box]) -> Tensor:
+        """γₖ(|W||x| + |b|) with k the number of terms that can differ from zero, and what underflows.
+
+        An input that is surely zero, behind a ReLU that is never active, adds nothing to a sum and rounds nothing,
+        in whatever order: only the other terms count.
+        """
+        (box,) = boxes
+        size = box.centre.abs() + box.radius
+        terms = self.counted(size != 0)
+        if terms is None:
+            return super().error(boxes)
+        n = terms + 3
+        whole = self.apply_absolute(size, 0.0)
+        if self.shift is not None:
+            whole = whole + self.shift.to(whole.dtype).abs()
+        most = size.flatten(1).amax(1).view(-1, *[1] * (whole.ndim - 1))
+        tiny = absolute(self.terms) + self.terms * TINY * most
+        tiny = tiny + self.apply_absolute(torch.full_like(size[:1], TINY), 0.0)
+        return (n * UNIT / (1 - n * UNIT) + OWN) * whole + tiny
+
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         (box,) = boxes
         specs, images = slope.shape[:2]
@@ -200,6 +228,9 @@ class Linear(Affine):
         size = _size(self.weight, share, x.dtype)
         return F.linear(x, size, _share_of(self.bias, share, size, self.terms))
 
+    def counted(self, present: Tensor) -> Tensor:
+        return present.sum(-1, keepdim=True).double()
+
     def transpose(self, slope: Tensor, shape: torch.Size) -> Tensor:
         return slope @ self.weight.to(slope.dtype)
 
@@ -233,6 +264,9 @@ class Convolution(Affine):
     def apply_absolute(self, x: Tensor, share: float) -> Tensor:
         size = _size(self.weight, share, x.dtype)
         return self._convolve(x, size, _share_of(self.bias, share, size, self.terms))
+
+    def counted(self, present: Tensor) -> Tensor:
+        return self._convolve(present.double(), torch.ones_like(self.weight, dtype=torch.float64), None)
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         layer = self.layer

@@ -1,7 +1,9 @@
 """The dearest test of an altered query: backward linear bounds, for pairs that cheaper tests leave open.
 
 "c stays farther than ĉ" is ‖c‖² − ‖ĉ‖² + 2z·(ĉ − c) > 0, so the specification ĉ − c is carried back through the
-whole network. Each pair costs about a forward pass, so only those are tried that can change an answer.
+whole network. Each pair costs about a forward pass, so only those are tried that can change an answer. First the lines
+at activations follow from interval bounds; what that leaves open is tried again with lines from linear bounds, which
+take more time and nearly always prove more. Neither proves all that the other does, so what either proves counts.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ class Backward:
     """The Ks that are asked about; a hit that is settled at its K needs no more work. None asks everything."""
     pairs: int = PAIRS
     """At most so many pairs are tried for the hits of a query, and again for the rivals of its class."""
+    tighter: Callable[[int, Tensor], Tensor] | None = None
+    """As `lower`, by dearer bounds: asked about what that leaves open."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,20 @@ def _proved(
     backward: Backward, candidates: Candidates, query: int, own: Tensor, other: Tensor, way: Tensor
 ) -> Tensor:
     """Whether each `other` is surely farther than its `own` (way 1) or surely closer (way -1)."""
-    gap = candidates.vectors[own] - candidates.vectors[other]
-    least = backward.lower(query, way[:, None] * gap).to(gap.dtype)
+    spec = way[:, None] * (candidates.vectors[own] - candidates.vectors[other])
+    sure = torch.zeros(len(own), dtype=torch.bool)
+    for bounds in (backward.lower, backward.tighter):
+        still = (~sure).nonzero()[:, 0]
+        if bounds is None or not len(still):
+            break
+        least = bounds(query, spec[still]).to(spec.dtype)
+        sure[still] = _surely(candidates, query, own[still], other[still], way[still], least)
+    return sure
+
+
+def _surely(
+    candidates: Candidates, query: int, own: Tensor, other: Tensor, way: Tensor, least: Tensor
+) -> Tensor:
+    """Whether the lead of each pair is above what rounding can take, with z·(ĉ − c) at its least."""
     lead = way * (candidates.squared[other] - candidates.squared[own]) + 2 * least
     return lead > candidates.slack[query]

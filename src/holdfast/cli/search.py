@@ -269,9 +269,20 @@ def print_proved(result: CertifiedHits) -> None:
     else:
         print(CLAIM[result.picture])
         print(f"{result.examined:,} of {result.candidates:,} candidates needed the exact test")
+    if result.effort is not None:
+        print(_effort(result))
     if not result.sharpened:
         print("too many for the dearer method: the intervals are those of method interval")
     if result.boxes is not None and result.boxes != result.threat.eps:
         print(
             f"with the candidates' boxes for linf:{result.boxes:g}, which hold those of {result.threat.size}"
         )
+
+
+def _effort(result: CertifiedHits) -> str:
+    assert result.effort is not None
+    proved = sum(entry.verdict == "CERTIFIED" for entry in result.hits)
+    return (
+        f"{proved} of {len(result.hits)} hits certified in {result.effort.seconds:.2f} s; by intervals alone "
+        f"{result.effort.by_intervals} in {result.effort.interval_seconds:.2f} s"
+    )

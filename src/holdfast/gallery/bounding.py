@@ -22,7 +22,7 @@ class Bounder:
 
     def __init__(self, embedder: AnyEmbedder) -> None:
         self.certifier = Certifier(embedder)
-        self._unit_norm = embedder.unit_norm
+        self.unit_norm = embedder.unit_norm
 
     def features(self, images: Tensor, eps: float | Tensor) -> Box:
         """The boxes of the features before normalisation, for images in [0, 1]; float64.
@@ -30,6 +30,10 @@ class Bounder:
         They hold what float32 inference computes for every image within `eps` inside [0, 1].
         """
         return self.certifier.box(images, eps)
+
+    def tight_features(self, images: Tensor, eps: float | Tensor) -> Box:
+        """The same, tighter and dearer: by linear bounds."""
+        return self.certifier.linear_box(images, eps)
 
     def boxes(self, pixels: NDArray[np.uint8], eps: float) -> Boxes:
         """The boxes of the embeddings of candidates, as a gallery stores them.
@@ -40,7 +44,7 @@ class Bounder:
         parts = []
         for first in range(0, len(pixels), _BATCH):
             box = self.features(to_unit(torch.from_numpy(pixels[first : first + _BATCH])), eps)
-            if self._unit_norm:
+            if self.unit_norm:
                 box = normalised(box)
                 sure = torch.isfinite(box.radius) & torch.isfinite(box.centre)
                 box = Box(torch.where(sure, box.centre, 0.0), torch.where(sure, box.radius, _UNIT))
