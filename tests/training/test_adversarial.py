@@ -13,7 +13,7 @@ from torch import nn
 
 from holdfast.errors import ConfigError, RunError
 from holdfast.training import parse, train
-from holdfast.training.adversary import Triple, collapseness, hardness, nearer_half, perturb
+from holdfast.training.adversary import Search, Triple, collapseness, hardness, nearer_half, perturb
 from holdfast.training.defences import Batch, Moment, build_defence
 from holdfast.training.defences.ca_tride import attention_for
 from holdfast.training.losses import paired_triplets
@@ -124,7 +124,7 @@ def test_the_search_ends_where_its_loss_is_zero():
         seen.append(collapseness(z, 10.0).item())
         return torch.relu(-collapseness(z, 10.0) + seen[0] + 1e-4)
 
-    found = perturb(network, images, clean, "pn", goal, eps=EPS, steps=50, step=EPS / 50)
+    found = perturb(network, images, clean, "pn", goal, Search(EPS, steps=50, step=EPS / 50))
     assert 1 < len(seen) < 50
     assert seen[-1] >= seen[0] + 1e-4 > seen[-2]
     assert found.gradients == (len(seen) - 1) * 12
@@ -187,7 +187,7 @@ def test_the_step_grows_and_the_band_narrows(monkeypatch):
     from holdfast.training.defences import adversarial
 
     steps = []
-    monkeypatch.setattr(adversarial, "perturb", lambda *rest, step, **more: steps.append(step))
+    monkeypatch.setattr(adversarial, "perturb", lambda *rest: steps.append(rest[-1].step))
     made = defence("ca-tride", attack_steps=16, step=0.01)
     for number in (0, 4, 9):
         made.attack(net(), triple(), embedded(net(), triple()), Moment(number, 10))
@@ -337,7 +337,7 @@ def test_without_the_early_stop_every_step_is_made():
     clean = embedded(network, images)
     goal = lambda z: 0 * z.p.sum()  # noqa: E731
     for early, gradients in ((True, 0), (False, 5 * 12)):
-        found = perturb(network, images, clean, "pn", goal, eps=EPS, steps=5, step=0.01, early_stop=early)
+        found = perturb(network, images, clean, "pn", goal, Search(EPS, 5, 0.01, early_stop=early))
         assert found.gradients == gradients
         assert torch.equal(found.images.p, images.p)
 
@@ -362,3 +362,49 @@ def test_defences_can_be_mixed(tmp_path):
     assert again.config.defence.parts[1].name == "certified-margin"
     with pytest.raises(ConfigError, match="as many weights"):
         parse({"defence": {"name": "mixed", "parts": parts, "weights": [1.0]}})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "each"),
+    [
+        ("act", {"attack_steps": 8}, 2 * 8 + 3),
+        ("hm", {"attack_steps": 8}, 3 * 8 + 5),
+        ("est", {"attack_steps": 4}, 3 * 4 + 3),
+        ("ca-tride", {"attack_steps": 4}, 1.5 * 4 + 3),
+        ("ca-tride", {"attack_steps": 4, "stages": "anp"}, 4 + 3),
+        ("act", {"attack_steps": 8, "warm_up": 0.5}, 8 + 3),
+        ("act", {"attack_steps": 9, "steps_ramp": 1.0}, 2 * 5 + 3),
+    ],
+)
+def test_the_gradients_of_a_run_are_what_its_budget_says(name, options, each, tmp_path):
+    made = defence(name, early_stop=False, **options)
+    assert made.gradients(16) == pytest.approx(8 * each)
+    table = {"name": name, "eps": EPS, "early_stop": False, **options}
+    config = parse(
+        {
+            "data": {"name": "fashion-mnist-mini", "validation": 0},
+            "defence": table,
+            "train": {"gradients": int(10 * 8 * each), "batch": 16, "log_every": 1, "precision": "float32"},
+        }
+    )
+    said = []
+    run = train(config, tmp_path / "run", say=said.append)
+    assert run.outcome.steps == 10
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    searched = sum(record.get("gradients", 0) for record in log)
+    trained = 8 * sum(5 if name == "hm" and record["gradients"] else 3 for record in log if "loss" in record)
+    assert searched + trained == pytest.approx(10 * 8 * each, rel=0.1 if "steps_ramp" in options else 1e-9)
+    assert any("image gradients" in line for line in said)
+
+
+def test_a_budget_too_small_for_a_step_is_refused_before_it_starts(tmp_path):
+    config = parse(
+        {
+            "data": {"name": "fashion-mnist-mini", "validation": 0},
+            "defence": {"name": "act", "attack_steps": 32},
+            "train": {"gradients": 500, "batch": 16},
+        }
+    )
+    with pytest.raises(ConfigError, match=r"takes 536 image gradients, more than the budget of 500"):
+        train(config, tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ def test_round_trip_through_toml():
     ("table", "said"),
     [
         ({"trian": {}}, "unknown config key 'trian'; known here: data, defence, model, seed, train"),
-        ({"train": {"epoch": 3}}, "unknown config key 'train.epoch'; known here: batch,"),
+        ({"train": {"epoch": 3}}, "unknown config key 'train.epoch'; known here: average,"),
         (
             {"defence": {"name": "triplet", "beta": 3}},
             "unknown config key 'defence.beta'; known here: margin",

@@ -290,3 +290,43 @@ def test_schedules_by_hand():
     assert learning_rate("cosine", 0.0, final=0.02) == pytest.approx(1.0)
     assert learning_rate("cosine", 0.5, final=0.0) == pytest.approx(0.5)
     assert [ramp(x, 0.2, 0.6, 1.0, 0.5) for x in (0.1, 0.4, 0.9)] == pytest.approx([1.0, 0.75, 0.5])
+
+
+def test_a_run_can_end_with_the_mean_of_its_weights(tmp_path):
+    seen = []
+
+    class Steps(loop.Average):
+        def follow(self, network, step):
+            super().follow(network, step)
+            seen.append((step, [p.detach().clone() for p in network.parameters()]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "Average", Steps)
+        model, _ = run(tmp_path / "mean", average=0.6)
+    # By hand: shares s/(s + 9) of the mean, and no more than 0.6, are kept.
+    mean = [p.detach().clone() for p in network(False).parameters()]
+    for step, weights_then in seen:
+        keep = min(0.6, step / (step + 9))
+        mean = [keep * old + (1 - keep) * new for old, new in zip(mean, weights_then, strict=True)]
+    for mine, by_hand, last in zip(model.parameters(), mean, seen[-1][1], strict=True):
+        torch.testing.assert_close(mine, by_hand, atol=1e-6, rtol=1e-5)
+        assert not torch.equal(mine, last)
+
+
+def test_a_resumed_mean_has_the_same_bits(tmp_path, monkeypatch):
+    whole, _ = run(tmp_path / "whole", average=0.9)
+    saved = loop.save_state
+
+    def dies(*args):
+        saved(*args)
+        if args[-1]["step"] == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save_state", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", average=0.9)
+    monkeypatch.undo()
+    again, _ = run(tmp_path / "cut", average=0.9)
+    assert weights(again) == weights(whole)
+    finished, _ = run(tmp_path / "cut", average=0.9)
+    assert weights(finished) == weights(whole), "a run that was killed after its last step ends alike"

@@ -14,6 +14,7 @@ from holdfast import models
 from holdfast.errors import ConfigError
 from holdfast.spec import ImageSpec
 from holdfast.training import processes
+from holdfast.training.log import read_log
 
 OPTIONS = {
     "ca-tride": ["--batch", "22", "--set", "defence.attack_steps=2", "--set", "defence.attention=auto"],
@@ -42,9 +43,9 @@ def test_two_processes_agree_with_one(defence, tmp_path):
     one, two = (models.load(tmp_path / name) for name in ("one", "two"))
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
-    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("one", "two")]
+    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("one", "two")]
     assert len(logs[0]) == len(logs[1])
-    first = [json.loads(log[0])["loss"] for log in logs]
+    first = [next(record["loss"] for record in log if "loss" in record) for log in logs]
     assert first[0] == pytest.approx(first[1], rel=1e-5)
 
 

@@ -37,6 +37,10 @@ def train(
     dim: Annotated[int | None, typer.Option(help="Dimension of the embedding.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps; overrides epochs.")] = None,
+    gradients: Annotated[
+        int | None,
+        typer.Option(help="A budget of image gradients, from which the number of steps follows."),
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     noise: Annotated[
@@ -51,6 +55,13 @@ def train(
             "--train",
             metavar="all|last-blocks|head",
             help="What learns: the whole network, its last blocks, or a head on kept features.",
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|float32|bfloat16",
+            help="Of the products in training; auto measures. Search and proofs are float32 in any case.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
@@ -75,10 +86,12 @@ def train(
         "train": {
             "epochs": epochs,
             "steps": steps,
+            "gradients": gradients,
             "batch": batch,
             "lr": lr,
             "noise": noise,
             "part": part,
+            "precision": precision,
         },
     }
     given = merge(read_toml(config) if config else {}, options)

@@ -26,6 +26,7 @@ from holdfast.evaluate.spread import HERE, Spread, Work, compute
 from holdfast.evaluate.vectors import embed_resumably, pending
 from holdfast.files import atomic_write, exclusive
 from holdfast.models import AnyEmbedder
+from holdfast.models.card import IN_FLOAT32
 from holdfast.progress import bar
 from holdfast.provenance import commit, versions
 
@@ -102,6 +103,8 @@ class Task:
             "versions": versions(),
             "commit": commit(),
         }
+        if (trained_in := (self.embedder.card or {}).get("precision")) not in (None, IN_FLOAT32):
+            header["trained_in"] = trained_in
         with exclusive(self.folder, self.kind):
             yield RowWriter(self.folder / ROWS, header, columns)
 

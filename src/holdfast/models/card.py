@@ -21,6 +21,9 @@ FORMAT = "holdfast-checkpoint"
 VERSION = 2
 """1: no filter in the spec, which is bicubic then. 2: with it, and fingerprints that follow the function."""
 
+IN_FLOAT32 = "float32@0"
+"""The precision of a run that never had another."""
+
 
 class WeightsFile(BaseModel):
     """What the file of weights must be, byte for byte."""
@@ -51,6 +54,8 @@ class Card(BaseModel):
     created: str
     fingerprint: str
     weights: WeightsFile
+    precision: str = IN_FLOAT32
+    """Of the products while it was trained, PRECISION@STEP for each step from which on one was used."""
 
 
 def make_card(
@@ -61,6 +66,7 @@ def make_card(
     seed: int,
     metrics: Mapping[str, float],
     weights: WeightsFile,
+    precision: str = IN_FLOAT32,
 ) -> str:
     """The text of card.json. A metric that is not finite is written as null, which JSON can hold."""
     content = {
@@ -75,6 +81,7 @@ def make_card(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "fingerprint": embedder.fingerprint(),
         "weights": weights.model_dump(),
+        "precision": precision,
     }
     try:
         return json.dumps(content, indent=2, allow_nan=False) + "\n"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import CheckpointError, ModelError, StorageError
 from holdfast.files import atomic_write, storage_error
-from holdfast.models.card import Card, WeightsFile, make_card, read_card
+from holdfast.models.card import IN_FLOAT32, Card, WeightsFile, make_card, read_card
 from holdfast.models.embedder import Embedder
 from holdfast.models.registry import construct
 from holdfast.models.weights import fit, parse, read_bytes, refuse_pickle
@@ -32,6 +32,7 @@ def save(
     data: str,
     seed: int,
     metrics: Mapping[str, float],
+    precision: str = IN_FLOAT32,
 ) -> None:
     """Write `embedder` to `folder`: a crash at any moment leaves the checkpoint before it or this one.
 
@@ -44,7 +45,9 @@ def save(
         )
     content = safetensors.torch.save(_tensors(embedder))
     weights = WeightsFile(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-    card = make_card(embedder, config=config, data=data, seed=seed, metrics=metrics, weights=weights)
+    card = make_card(
+        embedder, config=config, data=data, seed=seed, metrics=metrics, weights=weights, precision=precision
+    )
     pending = folder / _NEXT
     atomic_write(pending, content)
     try:

@@ -87,10 +87,12 @@ class Embedder(nn.Module):
         vectors: Tensor = self.flatten(self.network(self.normalise(images)))
         return vectors
 
-    def forward(self, images: Tensor) -> Tensor:
-        vectors = self.features(images)
-        # The zero vector has no direction and stays zero.
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """Features at unit length, where the embedder normalises; the zero vector has no direction and stays zero."""
         return functional.normalize(vectors, dim=1) if self.unit_norm else vectors
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.scaled(self.features(images))
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

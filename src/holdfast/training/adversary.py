@@ -1,8 +1,7 @@
 """The adversary of triplet training: whose images move, what they move for, and in which steps.
 
 Anchors, positives and negatives are three equal rows of images. What does not move is embedded once;
-each step embeds and differentiates the moving images alone, and the search ends early where its loss
-is zero: the adversary has what it wants.
+each step embeds and differentiates the moving images alone.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks.ball import Ball
 from holdfast.models.modes import evaluating
 
 Moves = Literal["a", "pn", "apn"]
@@ -43,6 +41,19 @@ Goal = Callable[[Triple], Tensor]
 
 
 @dataclass(frozen=True)
+class Search:
+    """How the adversary looks: signed steps within eps (ℓ∞) and [0, 1]."""
+
+    eps: float
+    steps: int
+    step: float
+    jitter: float = 0.0
+    """It begins at a random point within this share of eps."""
+    early_stop: bool = True
+    """It ends where its loss is zero: the adversary has what it wants."""
+
+
+@dataclass(frozen=True)
 class Found:
     """Perturbed images, and what the search cost."""
 
@@ -50,41 +61,54 @@ class Found:
     gradients: int = 0
     """Images that were differentiated, over all steps."""
     moved: Moves = "apn"
+    first: Tensor | None = None
+    """The embeddings of those who moved where they began, if that was at the clean images."""
 
 
 def perturb(
     embedder: nn.Module,
     images: Triple,
-    clean: Triple,
+    clean: Triple | None,
     moves: Moves,
     goal: Goal,
-    *,
-    eps: float,
-    steps: int,
-    step: float,
-    jitter: float = 0.0,
-    early_stop: bool = True,
+    search: Search,
+    start: Tensor | None = None,
 ) -> Found:
-    """Signed gradient descent on `goal` within eps (ℓ∞) and [0, 1], with the network in eval mode.
+    """Signed gradient descent on `goal`, with the network in eval mode, from the clean images or from `start`.
 
-    `clean` are the embeddings of `images` in eval mode; with `jitter` the search begins at a random point
-    within that share of eps, for goals that are flat at the clean images. Algorithm 1 of the seed prints an ascent on a
-    loss that is to be minimised, without sign and projection; this is the descent that its text means.
+    `clean` are the embeddings of `images` in eval mode, for goals that look at those who stay. Algorithm 1 of the
+    CA-TRIDE paper prints an ascent on a loss that is to be minimised, without sign and projection; this is the
+    descent that its text means.
     """
-    ball = Ball(images.of(moves), "linf", eps)
-    moved, count = ball.clean, 0
-    if jitter:
-        moved = ball.project(moved + jitter * eps * (2 * torch.rand_like(moved) - 1))
+    origin = images.of(moves).contiguous(memory_format=torch.channels_last)
+    low, high = (origin - search.eps).clamp_(min=0), (origin + search.eps).clamp_(max=1)
+    moved = origin if start is None else start
+    if search.jitter:
+        moved = moved + search.jitter * search.eps * (2 * torch.rand_like(moved) - 1)
+    moved = torch.clamp(moved, low, high)
+    begins_clean = start is None and not search.jitter
+    first, count = None, 0
     with evaluating(embedder):
-        for _ in range(steps):
-            moved = moved.detach().requires_grad_()
-            loss = goal(clean.moved(moves, embedder(moved)))
-            if early_stop and loss.item() == 0:
+        for _ in range(search.steps):
+            moved.requires_grad_()
+            embeddings = embedder(moved)
+            if first is None and begins_clean:
+                first = embeddings.detach()
+            loss = goal(_placed(clean, moves, embeddings))
+            if search.early_stop and loss.item() == 0:
                 break
             (gradient,) = torch.autograd.grad(loss, moved)
-            moved = ball.project(moved.detach() - step * ball.steepest(gradient))
+            moved = torch.clamp(moved.detach() - search.step * gradient.sign_(), low, high)
             count += len(moved)
-    return Found(images.moved(moves, moved.detach()), count, moves)
+    return Found(images.moved(moves, moved.detach()), count, moves, first)
+
+
+def _placed(clean: Triple | None, moves: Moves, embeddings: Tensor) -> Triple:
+    """A triple with the embeddings of those who move in their place; the others as they were, or nothing."""
+    if clean is None:
+        nothing = embeddings[:0]
+        clean = Triple(nothing, nothing, nothing)
+    return clean.moved(moves, embeddings)
 
 
 def apart(one: Tensor, other: Tensor) -> Tensor:
@@ -120,14 +144,19 @@ SHIFT_JITTER = 0.1
 """Share of eps within which a search for `shift` begins: at the clean images the shift is least, and flat."""
 
 
-def goal_of(objective: Objective, clean: Triple, attention: float) -> Goal:
+def goal_of(objective: Objective, clean: Triple | None, attention: float) -> Goal:
     """The loss of an objective, for triplets whose embeddings were `clean`.
 
     `shift` moves images away from where they were (EST), `together` brings positive and negative to one
     place (ACT), `hardness` raises H without end, and `collapseness` raises C as far as 0 (CAP, Eq. 10).
     """
+
+    def shift(z: Triple) -> Tensor:
+        assert clean is not None, "a shift is measured from the clean embeddings"
+        return -apart(z.of("apn"), clean.of("apn")).mean()
+
     goals: dict[Objective, Goal] = {
-        "shift": lambda z: -apart(z.of("apn"), clean.of("apn")).mean(),
+        "shift": shift,
         # The squared distance has the gradient's direction, and no singularity where they meet.
         "together": lambda z: (z.p - z.n).square().sum(),
         "hardness": lambda z: -hardness(z).mean(),

@@ -51,6 +51,9 @@ class TrainSection(_Section):
     epochs: float = Field(default=10, gt=0)
     steps: int | None = Field(default=None, ge=1)
     """Overrides `epochs` where it is given."""
+    gradients: int | None = Field(default=None, ge=1)
+    """A budget of image gradients (images through the network and back, in the adversary's searches or in the loss)
+    from which the number of steps follows; overrides `epochs`."""
     batch: int = Field(default=100, ge=4)
     lr: float = Field(default=1e-3, gt=0)
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -60,11 +63,16 @@ class TrainSection(_Section):
     decay: float = Field(default=0.1, gt=0, le=1)
     clip: float | None = Field(default=None, gt=0)
     """Largest norm of the gradient."""
+    average: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of the running mean of the weights that the run ends with; 0: it ends with the last weights."""
     crop: int | None = Field(default=None, ge=0)
     """Pixels by which a random crop shifts an image; None: an eighth of a colour image, 0 of a grey one."""
     flip: bool | None = None
     noise: float = Field(default=0.0, ge=0, le=2)
     """Standard deviation of the Gaussian noise that every image gets by itself; not clamped."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the products while it trains. `auto`: an adversarial defence takes bfloat16 where a measurement at the start
+    finds it faster, others float32. Weights, evaluation and certificates are float32 in any case."""
     part: Literal["all", "last-blocks", "head"] = "all"
     """What learns. The rest of the network is frozen, its batch norm too."""
     copies: int = Field(default=4, ge=1)

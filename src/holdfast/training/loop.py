@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,11 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from holdfast.errors import RunError
+from holdfast.errors import ConfigError, RunError
+from holdfast.models import Embedder
 from holdfast.progress import bar
 from holdfast.randomness import derive
 from holdfast.training import processes
+from holdfast.training.arithmetic import Arithmetic, Computed
 from holdfast.training.augment import prepared
+from holdfast.training.average import Average
 from holdfast.training.config import TrainSection
 from holdfast.training.defences import Batch, Defence, Moment
 from holdfast.training.log import Log
@@ -74,19 +77,24 @@ def fit(
     seed: int,
     folder: Path,
     data: str = "",
+    arithmetic: Arithmetic | None = None,
     validate: Callable[[], dict[str, float]] | None = None,
     warn: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
     """Train `embedder` in place, or go on where `folder` has a state; interrupt to stop after a step.
 
-    `data` is a digest of the images: a state that was made with others is refused.
+    `data` is a digest of the images: a state that was made with others is refused. Without `arithmetic` the network
+    computes as it is; with it, an `Embedder` computes in that precision, best inside `channels_last`.
     """
-    steps = total_steps(settings, len(images))
+    steps = total_steps(settings, len(images), defence)
     every = settings.validate_every or max(1, steps // 10)
     optimiser = make_optimiser(embedder, defence, settings)
     learned = [p for group in optimiser.param_groups for p in group["params"]]
-    model = processes.shared(embedder)
+    model = processes.shared(_computed(embedder, arithmetic))
     modules: dict[str, nn.Module] = {"embedder": embedder, "defence": defence}
+    average = Average(embedder, settings.average) if settings.average else None
+    if average is not None:
+        modules["average"] = average
     state = folder / STATE
     step, spent, watch = 0, 0.0, Watch()
     if state.exists():
@@ -109,11 +117,14 @@ def fit(
             "spread": watch.spread,
             "said": " ".join(sorted(watch.said)),
             "data": data,
+            "precision": arithmetic or "",
             "cpu_seconds": cpu_seconds(),
         }
         save_state(state, modules, optimiser, notes)
 
     log = Log(folder / LOG, step) if processes.is_first() else None
+    if log is not None and arithmetic is not None:
+        log.write(step=step, precision=arithmetic.precision)
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     started = saved = time.monotonic()
     notes = {"batch": "", "held out": ""}
@@ -128,7 +139,7 @@ def fit(
                 flip=bool(settings.flip),
                 noise=settings.noise,
             )
-            batch = Batch(drawn, targets[chosen])
+            batch = Batch(drawn, targets[chosen], chosen)
             factor = learning_rate(
                 settings.schedule, moment.done, milestones=settings.milestones, decay=settings.decay
             )
@@ -151,6 +162,8 @@ def fit(
                 watch.begin(terms.embeddings)
             optimiser.step()
             step += 1
+            if average is not None:
+                average.follow(embedder, step)
             if log is not None and (step % settings.log_every == 0 or step == steps):
                 seen = telemetry(terms.embeddings, batch.labels if terms.labels is None else terms.labels)
                 seen = {"loss": loss, **seen, **terms.logs}
@@ -160,7 +173,8 @@ def fit(
                     log.write(step=step, warning=sentence)
                 notes["batch"] = line(seen)
             if log is not None and validate is not None and (step % every == 0 or step == steps):
-                result = validate()
+                with nullcontext() if average is None else average.shown(embedder):
+                    result = validate()
                 log.write(step=step, **result)
                 notes["held out"] = "held out " + " ".join(f"{k} {v:.3f}" for k, v in result.items())
             advance(1, "  ".join(notes.values()))
@@ -169,12 +183,30 @@ def fit(
                 saved = time.monotonic()
     if step < steps:
         save()
+    elif average is not None:
+        average.give_to(embedder)
     return Outcome(step, steps, time.monotonic() - started, cpu_seconds())
 
 
-def total_steps(settings: TrainSection, images: int) -> int:
+def _computed(embedder: nn.Module, arithmetic: Arithmetic | None) -> nn.Module:
+    if arithmetic is None:
+        return embedder
+    assert isinstance(embedder, Embedder), "an arithmetic is for embedders"
+    return Computed(embedder, arithmetic.precision)
+
+
+def total_steps(settings: TrainSection, images: int, defence: Defence) -> int:
     """How many steps a run over that many images has."""
-    return settings.steps or max(1, math.ceil(settings.epochs * images / settings.batch))
+    if settings.steps is not None or settings.gradients is None:
+        return settings.steps or max(1, math.ceil(settings.epochs * images / settings.batch))
+    each = defence.gradients(settings.batch)
+    steps = int(settings.gradients // each)
+    if not steps:
+        raise ConfigError(
+            f"a step of {settings.batch} images takes {each:,.0f} image gradients, more than the budget of "
+            f"{settings.gradients:,} (train.gradients); lower defence.attack_steps or train.batch, or raise the budget"
+        )
+    return steps
 
 
 def make_optimiser(embedder: nn.Module, defence: Defence, settings: TrainSection) -> torch.optim.Optimizer:

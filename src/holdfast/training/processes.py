@@ -59,6 +59,15 @@ def any_of(flag: bool) -> bool:
     return bool(value)
 
 
+def of_first(value: float) -> float:
+    """The first process's value, in all of them."""
+    if count() == 1:
+        return value
+    told = torch.tensor(value, dtype=torch.float64)
+    distributed.broadcast(told, 0)
+    return float(told)
+
+
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """The mean of every gradient over the processes, in each of them."""
     if count() == 1:

@@ -23,11 +23,14 @@ from holdfast.models import Embedder
 from holdfast.models.parts import Head, learn_only
 from holdfast.randomness import derive
 from holdfast.spec import ImageSpec
+from holdfast.training.arithmetic import Arithmetic, channels_last, choose
+from holdfast.training.augment import prepared
 from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
 from holdfast.training.defences import build_defence, defence_class
 from holdfast.training.features import begin_with_components, cached_features, clean_features, drop_features
 from holdfast.training.loop import LOG, STATE, Images, Outcome, fit, total_steps
 from holdfast.training.processes import count, is_first, joined, wait_for_all
+from holdfast.training.state import read_notes
 
 CONFIG = "config.toml"
 VALIDATION_IMAGES = 2000
@@ -61,8 +64,9 @@ def train(
 
 
 def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
-    begun = _stored_config(out, config)
+    begun, asked = _stored_config(out, config), config.train
     config = begun or config
+    wanted = asked.precision if "precision" in asked.model_fields_set else config.train.precision
     _check_plain(config)
     dataset = load_data(config)
     embedder = build_embedder(config, dataset.train.spec)
@@ -99,10 +103,21 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     size = sum(parameter.numel() for parameter in embedder.parameters())
     learning = sum(parameter.numel() for parameter in embedder.parameters() if parameter.requires_grad)
     what = f"{size:,} parameters" if learning == size else f"{learning:,} of {size:,} parameters learn"
+    steps = total_steps(config.train, len(training), defence)
+    gradients = _rounded(steps * defence.gradients(config.train.batch))
     say(
         f"training {config.model.name} ({what}) on {len(training):,} images of {dataset.name}: "
-        f"{total_steps(config.train, len(training)):,} steps of {config.train.batch}"
+        f"{steps:,} steps of {config.train.batch}, {gradients} image gradients"
     )
+    arithmetic = None
+    if config.train.part != "head":
+        first = prepared(training.batch(sampler.indices(0)), crop=0, flip=False, noise=0)
+        notes = read_notes(out / STATE)
+        before = Arithmetic.parse(notes.get("precision", "")) if notes else None
+        step = int(notes.get("step", 0))
+        arithmetic = choose(embedder, first, wanted, defence.lower, before, step, say=say)
+    elif wanted == "bfloat16":
+        raise ConfigError("a head on kept features trains in float32; leave train.precision at auto")
     # No process looks for a stored config after the first one has written it.
     wait_for_all()
     with exclusive(out, "training") if is_first() else nullcontext():
@@ -113,19 +128,21 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
             begin_with_components(model.last, drawn)
             watched = None if validation is None else clean_features(embedder, validation)
         try:
-            outcome = fit(
-                model,
-                drawn,
-                labels,
-                sampler,
-                defence,
-                config.train,
-                seed=config.seed,
-                folder=out,
-                data=training.digest(),
-                validate=validate if validation is not None else None,
-                warn=say,
-            )
+            with nullcontext() if arithmetic is None else channels_last(embedder):
+                outcome = fit(
+                    model,
+                    drawn,
+                    labels,
+                    sampler,
+                    defence,
+                    config.train,
+                    seed=config.seed,
+                    folder=out,
+                    data=training.digest(),
+                    arithmetic=arithmetic,
+                    validate=validate if validation is not None else None,
+                    warn=say,
+                )
         except RunError:
             # Refused before it had anything to go on from: the folder is free for another try.
             if begun is None and is_first() and not (out / STATE).exists():
@@ -140,6 +157,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
                 config=config.model_dump(mode="json"),
                 data=dataset.name,
                 seed=config.seed,
+                precision=str(arithmetic or Arithmetic()),
                 metrics={**(metrics or validate()), "cpu_seconds": outcome.cpu_seconds},
             )
             drop_features(out)
@@ -202,6 +220,11 @@ def build_embedder(config: TrainConfig, spec: ImageSpec) -> Embedder:
             weights=config.model.weights,
             **config.model.options,
         )
+
+
+def _rounded(count: float) -> str:
+    """A number that people can compare: 8.0 million, 250,000."""
+    return f"{count / 1e6:.1f} million" if count >= 1e6 else f"{round(count, -3) or count:,.0f}"
 
 
 @contextmanager
@@ -285,7 +308,8 @@ def _stored_config(out: Path, asked: TrainConfig) -> TrainConfig | None:
     if "name" in asked.data.model_fields_set:
         named = {"data": {"name": data.absolute(asked.data.name)}}
         asked = parse(merge(asked.model_dump(exclude_unset=True), named))
-    unlike = differences(stored, asked)
+    # A run may go on in another precision, and says so (`arithmetic.choose`).
+    unlike = [line for line in differences(stored, asked) if not line.startswith("train.precision ")]
     if unlike:
         raise RunError(f"{out} was begun with another config: {'; '.join(unlike)}; choose another --out")
     return stored

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor, nn
@@ -29,6 +30,15 @@ def save_state(
             if isinstance(value, Tensor):
                 tensors[f"optimiser/{index}/{key}"] = value.detach().contiguous()
     atomic_write(path, serialise(tensors, metadata={key: str(value) for key, value in notes.items()}))
+
+
+def read_notes(path: Path) -> dict[str, str]:
+    """What a state says beside its tensors; nothing where there is none, or none that can be read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError):
+        return {}
 
 
 def load_state(path: Path, modules: dict[str, nn.Module], optimiser: Optimizer) -> dict[str, str]:
@@ -58,3 +68,8 @@ def _restore_optimiser(optimiser: Optimizer, saved: dict[str, Tensor]) -> None:
     whole = optimiser.state_dict()
     whole["state"] = state
     optimiser.load_state_dict(whole)
+    # The fused optimiser walks through memory: what belongs to a parameter must lie in its order.
+    for parameter, entry in optimiser.state.items():
+        for key, value in entry.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entry[key] = torch.empty_like(parameter).copy_(value)

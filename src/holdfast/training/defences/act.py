@@ -31,6 +31,8 @@ class Act(Adversarial):
     """Triplet loss on (a, p + δₚ, n + δₙ), the perturbations chosen to bring p and n together."""
 
     Options = ActOptions
+    moving = 2
+    knows_clean = False
     options: ActOptions
     unit_norm = None
 
@@ -42,5 +44,5 @@ class Act(Adversarial):
     def step(self) -> float:
         return 0.1 * self.options.eps if self.options.step is None else self.options.step
 
-    def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
-        return self.search(embedder, images, clean, "pn", goal_of("together", clean, self.attention), at)
+    def attack(self, embedder: nn.Module, images: Triple, clean: Triple | None, at: Moment) -> Found:
+        return self.search(embedder, images, clean, "pn", goal_of("together", None, self.attention), at)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from holdfast.data import Dataset, ImageSet
+from holdfast.training.arithmetic import Lower
 from holdfast.training.samplers import ClassGroups, Sampler
 
 
@@ -29,6 +30,8 @@ class Batch:
 
     images: Tensor
     labels: Tensor
+    numbers: Tensor | None = None
+    """Which images of the training set they are."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,18 @@ class Defence(nn.Module, ABC):
     Options: ClassVar[type[DefenceOptions]]
     per_class: ClassVar[int] = 2
     """Images of one class that a batch holds together."""
+    lower: Lower = "on request"
+    """Whether the network may compute in a lower precision while it trains."""
     unit_norm: ClassVar[bool | None] = None
     """Whether embeddings are normalised where the config leaves it open; None: the network's habit."""
 
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
         """Which images make up a step; data that the defence cannot train on is refused here."""
         return ClassGroups(labels, batch, self.per_class, seed)
+
+    def gradients(self, batch: int) -> float:
+        """Image gradients that a step takes on average: images through the network and back."""
+        return batch
 
     def images(self, dataset: Dataset) -> ImageSet:
         """What the defence trains on: the training part, unless it says otherwise."""

@@ -36,6 +36,7 @@ class Bounded(Defence):
     """A defence whose loss contains interval bounds of the embedder."""
 
     options: BoundedOptions
+    lower = "never"
     unit_norm = False
 
     def __init__(self) -> None:

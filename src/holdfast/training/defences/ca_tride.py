@@ -60,6 +60,10 @@ class CaTride(Adversarial):
         self.register_buffer("_seen", torch.zeros(3, dtype=torch.float64))
         self.register_buffer("_shifts", torch.full((2,), torch.nan))
 
+    @property
+    def moving(self) -> float:
+        return {"both": 1.5, "cap": 2.0, "anp": 1.0}[self.options.stages]
+
     def attend(self, known: Tensor, labels: Tensor) -> float:
         """λ, for `auto` 0.77·e / ((1 − e)·d_inter) with the entanglement e = d_intra / d_inter.
 
@@ -87,7 +91,8 @@ class CaTride(Adversarial):
         known = {name: s for name, s in zip(("cap", "anp"), self._shifts.tolist(), strict=True) if s == s}
         return {f"shift_{name}": s for name, s in known.items()} | {"shift": sum(known.values()) / len(known)}
 
-    def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
+    def attack(self, embedder: nn.Module, images: Triple, clean: Triple | None, at: Moment) -> Found:
+        assert clean is not None, "this adversary looks at the clean embeddings"
         if self.stage(at) == "cap":
             return self.search(embedder, images, clean, "pn", self._cap, at)
         return self.search(embedder, images, clean, "a", lambda z: self._anp(z, clean.a), at)

@@ -40,10 +40,15 @@ class Composed(Adversarial):
         super().__init__()
         self.options = options
 
+    @property
+    def moving(self) -> float:
+        return len(self.options.moves)
+
     def attend(self, known: Tensor, labels: Tensor) -> float:
         return self.options.attention
 
-    def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
+    def attack(self, embedder: nn.Module, images: Triple, clean: Triple | None, at: Moment) -> Found:
+        assert clean is not None, "this adversary looks at the clean embeddings"
         o = self.options
         goal = goal_of(o.objective, clean, self.attention)
         jitter = SHIFT_JITTER if o.objective == "shift" else 0.0

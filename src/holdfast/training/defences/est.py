@@ -21,11 +21,13 @@ class Est(Adversarial):
     """Triplet loss on images whose embeddings were shifted most."""
 
     Options = EstOptions
+    moving = 3
 
     def __init__(self, options: EstOptions, classes: int) -> None:
         super().__init__()
         self.options = options
 
-    def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
+    def attack(self, embedder: nn.Module, images: Triple, clean: Triple | None, at: Moment) -> Found:
+        assert clean is not None, "this adversary looks at the clean embeddings"
         goal = goal_of("shift", clean, self.attention)
         return self.search(embedder, images, clean, "apn", goal, at, jitter=SHIFT_JITTER)

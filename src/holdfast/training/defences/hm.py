@@ -28,6 +28,8 @@ class Hm(Adversarial):
     """The adversary lowers mean(min(0, H̃ − H_D)²): triplets as hard as the destination are let be."""
 
     Options = HmOptions
+    moving = 3
+    knows_clean = False
     with_clean = True
     options: HmOptions
     _last: Tensor
@@ -38,7 +40,7 @@ class Hm(Adversarial):
         # The last step's loss, which `gradual` follows; saved, so that a resumed run is the same.
         self.register_buffer("_last", torch.full((), torch.inf))
 
-    def attack(self, embedder: nn.Module, images: Triple, clean: Triple, at: Moment) -> Found:
+    def attack(self, embedder: nn.Module, images: Triple, clean: Triple | None, at: Moment) -> Found:
         wanted = self.options.destination
         if wanted == "gradual":
             wanted = -float(self._last.clamp(0, self.options.margin))

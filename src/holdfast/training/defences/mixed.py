@@ -54,6 +54,8 @@ class Mixed(Defence):
         super().__init__()
         self.options = options
         self.parts = nn.ModuleList(build_defence(part, classes) for part in options.parts)
+        asked = {part.lower for part in self._each()}
+        self.lower = "never" if "never" in asked else "measured" if "measured" in asked else "on request"
 
     def _each(self) -> list[Defence]:
         return [part for part in self.parts if isinstance(part, Defence)]
@@ -64,6 +66,9 @@ class Mixed(Defence):
     def prepare(self, embedder: nn.Module) -> list[str]:
         said = [line for part in self._each() for line in part.prepare(embedder)]
         return list(dict.fromkeys(said))
+
+    def gradients(self, batch: int) -> float:
+        return sum(part.gradients(batch) for part in self._each())
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         found = [part.terms(embedder, batch, at) for part in self._each()]
