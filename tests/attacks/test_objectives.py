@@ -134,6 +134,15 @@ def test_gtm_takes_the_nearest_other_class_of_a_sorted_gallery():
     assert wish.assess(clean).score.tolist() == [1.0, 0.0, 1.0]
 
 
+def test_published_gtm_takes_a_place_among_others_for_a_number_among_all():
+    vectors = torch.tensor([[0.0], [0.2], [5.0], [1.0], [7.0], [9.0]])
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    clean = torch.tensor([[0.1], [6.5], [0.9]])
+    given = Given(Candidates(vectors, labels), torch.tensor([0, 1, 1]))
+    # Meant are 3, 4 and 1: of the others (2, 3, 4, 5), (0, 1, 4, 5) and (0, 1, 4, 5) the second, third and second.
+    assert objective("gtm-published", given).bind(slice(0, 3), clean).target.tolist() == [1, 2, 1]
+
+
 def test_a_class_of_one_has_nothing_to_break():
     given = Given(
         Candidates(torch.rand(3, 2), torch.tensor([0, 1, 1])), torch.tensor([0]), own=torch.tensor([0])

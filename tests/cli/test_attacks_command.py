@@ -84,7 +84,7 @@ def test_a_suite_from_the_command_line(shop, tmp_path):
     )
     done = here(*words)
     assert done.code == 0, done.err
-    for text in ("CA+", "ES:R", "GTT", "ERS ", "ARS (ratio of means)", "under every attack"):
+    for text in ("CA+", "ES:R", "GTT", "ERS ", "ARS (ratio)", "under every attack"):
         assert text in done.out
     again = json.loads(here(*words, "--json").out)
     assert 0 <= again["ers"]["value"] <= 100

@@ -292,3 +292,35 @@ def test_queries_without_anything_to_find_are_in_no_recall(plane, tmp_path):
     assert np.isnan(columns["after"][mine & (columns["attack"] == "gtm")]).all()
     rest = (columns["attack"] == "gtm") & ~mine
     assert done.scores.reached["GTM"] == pytest.approx(columns["after"][rest].mean())
+
+
+def test_the_published_search_has_its_own_gtm_and_both_scores(plane, tmp_path):
+    images = points()
+    threat = Threat.parse("linf:77/255")
+    done = attack_suite(plane, images, tmp_path / "p", threat, settings=Settings("published"))
+    search = done.rows.header["config"]["search"]
+    assert (search["steps"], search["step"], search["keep"], search["schedule"]) == (
+        32,
+        3 / 255,
+        "last",
+        "fixed",
+    )
+    assert set(done.rows.columns["attack"]) == {*ATTACKS, "gtm-published"}
+    after, attack = done.rows.columns["after"], done.rows.columns["attack"]
+    scores = done.scores
+    assert scores.reached["GTM"] == pytest.approx(after[attack == "gtm-published"].mean())
+    assert scores.reached["GTM-MENDED"] == pytest.approx(after[attack == "gtm"].mean())
+    # Sorted by class, the mistaken target is nearly always another one, and seldom of another class.
+    assert scores.reached["GTM"] > scores.reached["GTM-MENDED"] + 5
+    printed = ers({name: value for name, value in scores.reached.items() if name != "GTM-MENDED"})
+    assert scores.ers.value == pytest.approx(printed.value)
+    gap = (scores.reached["GTM"] - scores.reached["GTM-MENDED"]) / 10
+    assert scores.ers_gtm_mended.value == pytest.approx(printed.value - gap)
+    assert list(scores.estimates) == ["ERS", "ERS (GTM mended)", "ARS (ratio)", "ARS (trial)"]
+
+
+def test_our_search_has_one_gtm(plane, tmp_path):
+    done = attack_suite(plane, points(), tmp_path / "o", THREAT, settings=QUICK)
+    assert set(done.rows.columns["attack"]) == set(ATTACKS)
+    assert done.scores.ers_gtm_mended is None
+    assert list(done.scores.estimates) == ["ERS", "ARS (ratio)", "ARS (trial)"]

@@ -170,6 +170,7 @@ clean_queries = 20
 queries = 12
 candidates = 40
 steps = 2
+attacks = ["ours", "published"]
 scores = { ers = "2", ars = "1" }
 compare = [["act", "est"]]
 
@@ -208,30 +209,45 @@ def test_a_suite_is_a_table_of_attacks(home, tmp_path):
         assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
         assert missing_parts(home, "tiny", job, plan) == []
     made = make_cells(home, "tiny", plan)
-    cells = {(c.table, c.metric): c for c in made if c.method == "act"}
+    cells = {(c.table, c.metric, c.attack): c for c in made if c.method == "act"}
     every = [read_rows(home / "rows" / "tiny" / job.name / "suite.csv.gz") for job in plan.jobs()]
     runs, others = every[:2], every[2:]
-    for table, metric, want in (
-        ("1", "ARS", [score_suite(rows).ars_ratio.value for rows in runs]),
-        ("2", "ERS", [score_suite(rows).ers.value for rows in runs]),
-        ("2", "QA+", [score_suite(rows).reached["QA+"] for rows in runs]),
-    ):
-        assert cells[table, metric].ours == pytest.approx(np.mean(want))
-    assert (cells["1", "ARS"].paper, cells["1", "ARS"].seeds) == (40.3, 2)
-    assert {metric for table, metric in cells if table == "1"} >= {"R@1", "R@2", "mAP", "NMI", "CA+", "ARS"}
+    named = [job.name for job in plan.jobs()][:2]
+    published = [read_rows(home / "rows" / "tiny" / name / "suite-published.csv.gz") for name in named]
+    for by, some in (("ours", runs), ("published", published)):
+        for table, metric, want in (
+            ("1", "ARS", [score_suite(rows).ars_ratio.value for rows in some]),
+            ("2", "ERS", [score_suite(rows).ers.value for rows in some]),
+            ("2", "QA+", [score_suite(rows).reached["QA+"] for rows in some]),
+        ):
+            assert cells[table, metric, by].ours == pytest.approx(np.mean(want))
+    # A printed number stands beside the published attack alone.
+    beside = cells["1", "ARS", "published"]
+    assert (beside.paper, beside.seeds, cells["1", "ARS", "ours"].paper) == (40.3, 2, None)
+    mended = [score_suite(rows).ers_gtm_mended.value for rows in published]
+    assert cells["2", "ERS (GTM mended)", "published"].ours == pytest.approx(np.mean(mended))
+    assert {metric for table, metric, _ in cells if table == "1"} >= {"R@1", "R@2", "mAP", "NMI", "CA+"}
+    assert ("1", "R@1", "") in cells, "without an attack there is none to name"
     page = write_page(home, "tiny", plan, made).read_text()
-    assert f"40.3 / {cells['1', 'ARS'].ours:.1f}" in page
+    assert f"40.3 / {beside.ours:.1f}" in page
+    assert f"– / {cells['1', 'ARS', 'ours'].ours:.1f}" in page
+    write_cells(home / "cells.json", made)
+    kept = json.loads((home / "cells.json").read_text())
+    assert {cell.get("attack") for cell in kept if cell["metric"] == "ERS"} == {"ours", "published"}
+    assert all("attack" not in cell for cell in kept if cell["metric"] == "R@1")
     gaps, (low, high) = ars_difference(runs, others)
     scores = [[score_suite(rows).ars_ratio.value for rows in some] for some in (runs, others)]
     assert gaps == pytest.approx([one - other for one, other in zip(*scores, strict=True)])
     assert low <= np.mean(gaps) <= high
-    assert (
-        f"act − est | {np.mean(gaps):+.1f} | {low:+.1f} to {high:+.1f} | {gaps[0]:+.1f}, {gaps[1]:+.1f}"
-        in page
-    )
+    line = next(line for line in page.splitlines() if "| ours | act − est |" in line)
+    assert f"| {np.mean(gaps):+.1f} | {low:+.1f} to {high:+.1f} |" in line
+    assert f"| {gaps[0]:+.1f}, {gaps[1]:+.1f} |" in line
+    # Of two numbers the t interval is their mean ± 12.706 · half their distance.
+    half = 12.7062 * abs(gaps[0] - gaps[1]) / 2
+    assert f"| {np.mean(gaps) - half:+.1f} to {np.mean(gaps) + half:+.1f} |" in line
     assert ars_difference(runs, runs)[1] == (0, 0)
     assert "On the way" in page
-    (home / "tiny.toml").write_text(SUITE.replace("steps = 2\nscores", "steps = 3\nscores"))
+    (home / "tiny.toml").write_text(SUITE.replace("steps = 2\nattacks", "steps = 3\nattacks"))
     with pytest.raises(ConfigError, match="other settings"):
         missing_parts(home, "tiny", plan.jobs()[0], read_plan(home, "tiny"))
 

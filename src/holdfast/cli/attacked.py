@@ -183,9 +183,8 @@ def print_er_recall(done: ErRecall, title: str) -> None:
 
 def print_suite(scores: SuiteScores, name: str) -> None:
     """What each attack reached, and the scores made of it."""
-    parts = {key: getattr(scores, key) for key in ("ers", "ars_ratio", "ars_trial")}
     print_table(
-        ["attack", "before", "after", "95 % interval", "ERS", "ARS (ratio)", "ARS (trial)"],
+        ["attack", "before", "after", "95 % interval", *scores.estimates],
         [
             [
                 part,
@@ -193,8 +192,8 @@ def print_suite(scores: SuiteScores, name: str) -> None:
                 _value(part, reached),
                 "–".join(_value(part, end) for end in scores.interval[part]),
                 *(
-                    f"{score.parts[part]:.1f}" if score is not None and part in score.parts else "–"
-                    for score in parts.values()
+                    f"{score.parts[part]:.1f}" if part in score.parts else "–"
+                    for score in scores.estimates.values()
                 ),
             ]
             for part, reached in scores.reached.items()
@@ -207,11 +206,8 @@ def print_suite(scores: SuiteScores, name: str) -> None:
             f"Recall@1 {scores.clean_recall:.1f} %; {scores.robust_recall_all:.1f} % of the queries keep a right "
             "first hit under every attack on them"
         )
-    for title, score in zip(
-        ("ERS", "ARS (ratio of means)", "ARS (mean of trials)"), parts.values(), strict=True
-    ):
-        if score is not None:
-            print(f"{title} {score.value:.1f} ({score.interval[0]:.1f}–{score.interval[1]:.1f})")
+    for title, score in scores.estimates.items():
+        print(f"{title} {score.value:.1f} ({score.interval[0]:.1f}–{score.interval[1]:.1f})")
 
 
 def _value(part: str, value: float) -> str:

@@ -22,7 +22,9 @@ from holdfast.threat import Threat
 
 Numbers = NDArray[np.int64]
 PAPER = "paper"
-"""Seed 001's optimiser: the last of 100 plain steps of eps/10."""
+"""The optimiser of Kakizaki et al.: the last of 100 plain steps of eps/10."""
+PUBLISHED = "published"
+"""The search behind the published ERS tables (Zhou et al. 2021): the last of 32 plain steps of 3/255."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,10 @@ class Settings:
         name = self.optimiser or "pgd"
         if name == PAPER:
             return optimiser("pgd-plain", steps=100, step=eps / 10)
+        if name == PUBLISHED:
+            return optimiser("pgd-plain", steps=32, step=3 / 255)
         if name not in OPTIMISERS or OPTIMISERS[name].shared:
-            known = {PAPER, *(known for known, kind in OPTIMISERS.items() if not kind.shared)}
+            known = {PAPER, PUBLISHED, *(known for known, kind in OPTIMISERS.items() if not kind.shared)}
             raise ConfigError(unknown_name("optimiser", name, known))
         wanted = {"steps": self.steps, "restarts": self.restarts, "queries": self.budget, "step": self.step}
         fields = {field.name for field in dataclasses.fields(OPTIMISERS[name])}

@@ -94,7 +94,9 @@ class Cases:
 
     def _worst(self, attack: str) -> list[tuple[int, int, NDArray[np.uint8]]]:
         kept = []
-        for path in self._folder.glob(f"{attack}-*.npz"):
+        for path in self._folder.glob("*.npz"):
+            if path.stem.rpartition("-")[0] != attack:
+                continue
             with np.load(path) as block:
                 kept += list(
                     zip(-block["damage"], block["trial"], block["number"], block["pixels"], strict=True)

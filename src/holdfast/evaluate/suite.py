@@ -14,14 +14,23 @@ from torch import Tensor, nn
 from holdfast.attacks import OBJECTIVES, Altered, Attack, Candidates, objective
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, unknown_name
-from holdfast.evaluate.attacked import Scene, Settings, late, probe, set_scene
+from holdfast.evaluate.attacked import PUBLISHED, Scene, Settings, late, probe, set_scene
 from holdfast.evaluate.cases import Cases, worst_of
 from holdfast.evaluate.draw import draw_or_all
 from holdfast.evaluate.folder import ROWS, SUITE, Block, Task
 from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.scores import SuiteScores, score_suite
 from holdfast.evaluate.spread import HERE, Spread
-from holdfast.evaluate.trials import ATTACKS, GTT_TOP, Trials, damage, make_trials, measure, target_ids
+from holdfast.evaluate.trials import (
+    ATTACKS,
+    GTM_PUBLISHED,
+    GTT_TOP,
+    Trials,
+    damage,
+    make_trials,
+    measure,
+    target_ids,
+)
 from holdfast.evaluate.validity import Finding, check_rows
 from holdfast.models import AnyEmbedder, Embedder
 from holdfast.threat import Threat
@@ -84,6 +93,8 @@ def attack_suite(
     """
     out = Path(out)
     names = chosen_attacks(attacks)
+    if settings is not None and settings.optimiser == PUBLISHED and "gtm" in names:
+        names.append(GTM_PUBLISHED)
     for name in names:
         if "labels" in OBJECTIVES[name].needs:
             images.require_labels(f"the attack {name}")

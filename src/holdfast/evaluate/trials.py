@@ -14,10 +14,23 @@ from holdfast.evaluate.attacked import Numbers, Scene, unit_shift
 
 ATTACKS = ("ca+", "ca-", "qa+", "qa-", "tma", "es", "ltm", "gtm", "gtt")
 """The attacks of ERS; embedding shift gives two of its ten numbers."""
+GTM_PUBLISHED = "gtm-published"
+"""GTM with the target mistake of the public reference code: beside the others where the search is the published one."""
 TOP = 10
 """CA± and QA± succeed when the raised one enters, or the lowered one leaves, the top 10."""
 GTT_TOP = 4
-TOWARDS = {"ca+": -1, "ca-": 1, "qa+": -1, "qa-": 1, "tma": 1, "es": 1, "ltm": -1, "gtm": -1, "gtt": -1}
+TOWARDS = {
+    "ca+": -1,
+    "ca-": 1,
+    "qa+": -1,
+    "qa-": 1,
+    "tma": 1,
+    "es": 1,
+    "ltm": -1,
+    "gtm": -1,
+    "gtt": -1,
+    GTM_PUBLISHED: -1,
+}
 """The sign of `after` − `before` that the attacker wants."""
 
 

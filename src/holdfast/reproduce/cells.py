@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from holdfast.errors import DataError
 from holdfast.evaluate.rows import read_header, read_rows
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
-from holdfast.reproduce.plan import THREATS, Job, Plan
+from holdfast.reproduce.plan import THREATS, Job, Plan, SuiteAttack
 from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
 from holdfast.reproduce.smoothed import smoothed_cells
-from holdfast.reproduce.suites import CLEAN, RETRIEVAL_ROWS, SUITE_ROWS, Value, mean_value, suite_values
+from holdfast.reproduce.suites import CLEAN, RETRIEVAL_ROWS, Value, mean_value, suite_rows, suite_values
 
 METRICS = {
     ("paper", "recall"): "recall",
@@ -51,11 +52,23 @@ class Cell:
     n: int
     seeds: int
     preset: str
+    attack: str = ""
+    """By whom, in a suite: our search, or the published one, by which the printed cells were made."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What names a cell, ours and the paper's."""
-        return self.table, self.dataset, self.model, self.method, self.threat, self.eps, self.k, self.metric
+        named = (
+            self.table,
+            self.dataset,
+            self.model,
+            self.method,
+            self.threat,
+            self.eps,
+            self.k,
+            self.metric,
+        )
+        return (*named, self.attack) if self.attack else named
 
 
 def read_targets(folder: Path) -> dict[tuple[Any, ...], float]:
@@ -63,9 +76,14 @@ def read_targets(folder: Path) -> dict[tuple[Any, ...], float]:
     names = ("table", "dataset", "model", "method", "threat", "eps", "k", "metric")
     try:
         cells = json.loads((folder / "targets.json").read_text())
-        return {tuple(cell[name] for name in names): cell["paper"] for cell in cells}
+        return {(*(cell[name] for name in names), *_printed_by(cell)): cell["paper"] for cell in cells}
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{folder} has no readable targets.json: {error}") from None
+
+
+def _printed_by(cell: dict[str, Any]) -> list[SuiteAttack]:
+    """The attack behind a printed cell: that of the published tables, where there is one."""
+    return ["published"] if cell["threat"] == "suite" and cell["metric"] not in CLEAN else []
 
 
 def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
@@ -94,25 +112,26 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
 
 
 def _suite_cells(folder: Path, preset: str, plan: Plan, printed: dict[tuple[Any, ...], float]) -> list[Cell]:
-    """The cells of attack suites; `k` is 0, `metric` the column of the paper's table."""
+    """The cells of attack suites; `k` is 0, `metric` the column of the paper's table, and no cell mixes attacks."""
     if plan.suite is None:
         return []
     found: dict[tuple[Any, ...], dict[int, Value]] = {}
     trials: dict[tuple[Any, ...], int] = {}
     scores = plan.suite.scores
-    for job in plan.places():
-        kept, own = rows_folder(folder, preset, job), job.tables[job.eps[0]]
-        if not (kept / SUITE_ROWS).exists():
+    for job, by in product(plan.places(), plan.suite.attacks):
+        kept, own, rows = rows_folder(folder, preset, job), job.tables[job.eps[0]], suite_rows(by)
+        if not (kept / rows).exists():
             continue
-        asked = {name: read_header(kept / name)["n"] for name in (RETRIEVAL_ROWS, SUITE_ROWS)}
-        for (score, column), value in suite_values(kept).items():
-            if own not in scores.values() and score == "ers" and column != "ERS":
+        asked = {name: read_header(kept / name)["n"] for name in (RETRIEVAL_ROWS, rows)}
+        for (score, column), value in suite_values(kept, by).items():
+            if own not in scores.values() and score == "ers" and not column.startswith("ERS"):
                 continue
             table = scores[score] if own in scores.values() else own
-            key = (table, job.dataset, job.model, job.method, "suite", job.eps[0], 0, column)
+            clean = column in CLEAN
+            named = (table, job.dataset, job.model, job.method, "suite", job.eps[0], 0, column)
+            key = named if clean else (*named, by)
             if job.seed not in found.setdefault(key, {}):
-                source = RETRIEVAL_ROWS if column in CLEAN else SUITE_ROWS
-                trials[key] = trials.get(key, 0) + asked[source]
+                trials[key] = trials.get(key, 0) + asked[RETRIEVAL_ROWS if clean else rows]
             found[key][job.seed] = value
     cells = []
     for key, values in found.items():
@@ -133,15 +152,15 @@ def cell(
     preset: str,
 ) -> Cell:
     """A cell by its key, with the printed number and ours."""
-    table, dataset, model, method, threat, eps, k, metric = key
+    table, dataset, model, method, threat, eps, k, metric, *attack = key
     return Cell(
-        table, dataset, model, method, threat, eps, k, metric, paper, ours, low, high, n, seeds, preset,
+        table, dataset, model, method, threat, eps, k, metric, paper, ours, low, high, n, seeds, preset, *attack,
     )  # fmt: skip
 
 
 def write_cells(path: Path, cells: Sequence[Cell]) -> None:
-    """cells.json, one cell a line."""
-    lines = [json.dumps(asdict(cell)) for cell in cells]
+    """cells.json, one cell a line; `attack` is there where one was made."""
+    lines = [json.dumps({k: v for k, v in asdict(cell).items() if k != "attack" or v}) for cell in cells]
     atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")
 
 

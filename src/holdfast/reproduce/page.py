@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
+from scipy.stats import t
+
 from holdfast.evaluate.rows import read_rows
-from holdfast.evaluate.scores import ars_difference
+from holdfast.evaluate.scores import MENDED, ars_difference
 from holdfast.files import atomic_write
 from holdfast.metrics.robustness import ERS_PARTS
 from holdfast.reproduce.cells import Cell
-from holdfast.reproduce.plan import Plan
+from holdfast.reproduce.plan import Plan, SuiteAttack
 from holdfast.reproduce.run import RUN, rows_folder
 from holdfast.reproduce.smoothed import LIKE, smoothed_part
-from holdfast.reproduce.suites import CLEAN, LOG_ROWS, SUITE_ROWS
+from holdfast.reproduce.suites import CLEAN, LOG_ROWS, suite_rows
 from holdfast.training.log import read_log
 
 PAGE = "results.md"
@@ -28,7 +32,7 @@ _TITLES = {
     "cr_recall_one_sided": "One-sided: a same-class hit of the top K stays in the top K, our test",
     "certified_hit_rate": "Certified hit rate: the top K surely hold the right class, our test",
 }
-_COLUMNS = (*CLEAN, *ERS_PARTS, "ERS", "ARS", "ARS (by trial)")
+_COLUMNS = (*CLEAN, *ERS_PARTS, MENDED, "ERS", "ERS (GTM mended)", "ARS", "ARS (by trial)")
 _WHO = {"none": "no attack", "query": "query attack", "candidates": "candidate attack"}
 
 
@@ -107,17 +111,17 @@ def _against_best(cells: Sequence[Cell]) -> str:
 def _differences(folder: Path, preset: str, plan: Plan) -> str:
     """By how much one way of training resists more than another, on the same queries and seeds."""
     assert plan.suite is not None
-    kept: dict[tuple[str, str, str], dict[int, Path]] = {}
-    for job in plan.jobs():
-        path = rows_folder(folder, preset, job) / SUITE_ROWS
+    kept: dict[tuple[str, str, str, SuiteAttack], dict[int, Path]] = {}
+    for job, by in product(plan.jobs(), plan.suite.attacks):
+        path = rows_folder(folder, preset, job) / suite_rows(by)
         if path.exists():
-            kept.setdefault((job.dataset, job.model, job.method), {})[job.seed] = path
+            kept.setdefault((job.dataset, job.model, job.method, by), {})[job.seed] = path
     lines = []
     for one, other in plan.suite.compare:
-        for dataset, model, method in kept:
-            if method != one or (dataset, model, other) not in kept:
+        for dataset, model, method, by in kept:
+            if method != one or (dataset, model, other, by) not in kept:
                 continue
-            ours, theirs = kept[dataset, model, one], kept[dataset, model, other]
+            ours, theirs = kept[dataset, model, one, by], kept[dataset, model, other, by]
             seeds = sorted({*ours} & {*theirs})
             if not seeds:
                 continue
@@ -125,17 +129,22 @@ def _differences(folder: Path, preset: str, plan: Plan) -> str:
                 [read_rows(ours[seed]) for seed in seeds], [read_rows(theirs[seed]) for seed in seeds]
             )
             gap, each = sum(gaps) / len(gaps), ", ".join(f"{value:+.1f}" for value in gaps)
+            over_seeds = "–"
+            if len(gaps) > 1:
+                half = float(t.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5
+                over_seeds = f"{gap - half:+.1f} to {gap + half:+.1f}"
             lines.append(
-                f"| {dataset}, {model} | {one} − {other} | {gap:+.1f} | {low:+.1f} to {high:+.1f} | {each} |"
+                f"| {dataset}, {model} | {by} | {one} − {other} | {gap:+.1f} | {low:+.1f} to {high:+.1f} | "
+                f"{over_seeds} | {each} |"
             )
     if not lines:
         return ""
-    head = "| data set | difference | ARS | 95 % interval over queries | by seed |\n|---|---|---|---|---|"
-    return "## Differences in ARS\n\n" + "\n".join([head, *lines])
+    head = "| data set | attacked by | difference | ARS | 95 % over queries | over training seeds (t) | by seed |"
+    return "## Differences in ARS\n\n" + "\n".join([head, "|---" * 7 + "|", *lines])
 
 
 def _telemetry(folder: Path, preset: str, plan: Plan) -> str:
-    """How far apart embeddings are on the way, and how far the adversary moves them: Figures 4 and 5 of seed 004."""
+    """How far apart embeddings are on the way, and how far the adversary moves them (CA-TRIDE, Figures 4 and 5)."""
     lines = []
     for job in plan.jobs():
         log = read_log(rows_folder(folder, preset, job) / LOG_ROWS)
@@ -190,19 +199,24 @@ def _table(number: str, cells: Sequence[Cell]) -> str:
 
 
 def _suite_table(cells: Sequence[Cell]) -> str:
-    """A row for each method on a data set, a column for each attack and score."""
+    """A row for each method on a data set and each search for attacks, a column for each attack and score."""
     columns = list(dict.fromkeys(cell.metric for cell in sorted(cells, key=lambda c: _place(c.metric))))
     lines = [
-        "| data set | network | method | seeds | " + " | ".join(columns) + " |",
-        "|---" * (4 + len(columns)) + "|",
+        "| data set | network | method | attacked by | seeds | " + " | ".join(columns) + " |",
+        "|---" * (5 + len(columns)) + "|",
     ]
-    rows: dict[tuple[str, str, str], dict[str, Cell]] = {}
+    rows: dict[tuple[str, str, str], dict[str, dict[str, Cell]]] = {}
     for cell in cells:
-        rows.setdefault((cell.dataset, cell.model, cell.method), {})[cell.metric] = cell
-    for (dataset, model, method), mine in rows.items():
-        seeds = max(cell.seeds for cell in mine.values())
-        shown = " | ".join(_percent(mine.get(column)) for column in columns)
-        lines.append(f"| {dataset} | {model} | {method} | {seeds or '–'} | {shown} |")
+        of_method = rows.setdefault((cell.dataset, cell.model, cell.method), {})
+        of_method.setdefault(cell.attack, {})[cell.metric] = cell
+    for (dataset, model, method), by_attack in rows.items():
+        clean = by_attack.pop("", {})
+        for attack, attacked in sorted(by_attack.items(), reverse=True) or [("–", {})]:
+            mine = {**clean, **attacked}
+            # The attack of the printed numbers is named also where they are all there is.
+            seeds = max((cell.seeds for cell in attacked.values()), default=0)
+            shown = " | ".join(_percent(mine.get(column)) for column in columns)
+            lines.append(f"| {dataset} | {model} | {method} | {attack} | {seeds or '–'} | {shown} |")
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -56,8 +56,11 @@ class AttackPlan(Table):
     """Candidates that are altered for a query."""
 
 
+SuiteAttack = Literal["ours", "published"]
+
+
 class SuitePlan(Table):
-    """How the suite of ERS and ARS is run: on a draw of this size, by our PGD with so many steps."""
+    """How the suite of ERS and ARS is run: on a draw of this size; our PGD has so many steps."""
 
     queries: int = Field(ge=1)
     clean_queries: int = Field(ge=1)
@@ -65,6 +68,10 @@ class SuitePlan(Table):
     candidates: int | None = Field(default=None, ge=5)
     """None: all images of the test part that are not queries."""
     steps: int = Field(default=32, ge=1)
+    attacks: list[SuiteAttack] = ["ours"]
+    """By whom: our PGD, and the search of the published tables."""
+    held_out: bool = False
+    """On images that the run kept from training, to choose settings, instead of the test part."""
     scores: dict[str, str]
     """The table that each score (`ers`, `ars`) stands in; an experiment of any other table has the columns of
     ARS there, and ERS."""

@@ -19,7 +19,7 @@ from holdfast.provenance import commit, versions
 from holdfast.reproduce.plan import Job, Plan
 from holdfast.reproduce.smoothed import run_smoothed, smoothed_is_done
 from holdfast.reproduce.suites import run_suite, suite_is_done
-from holdfast.training import load_data, merge, parse, read_config, train
+from holdfast.training import held_out, load_data, merge, parse, read_config, train
 from holdfast.training.config import differences
 
 RUN = "run.json"
@@ -121,7 +121,7 @@ def reproduce_job(
         suite = plan.suite_of(job)
         assert suite is not None
         say(f"{job.name}: attacking")
-        run_suite(embedder, images, out, kept, job, suite)
+        run_suite(embedder, held_out(out) if suite.held_out else images, out, kept, job, suite)
     if SMOOTHED in missing:
         how = plan.smoothing_of(job)
         assert how is not None

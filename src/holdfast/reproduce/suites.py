@@ -10,14 +10,14 @@ import numpy as np
 from holdfast import data, models
 from holdfast.errors import ConfigError
 from holdfast.evaluate import evaluate
-from holdfast.evaluate.attacked import Settings
+from holdfast.evaluate.attacked import PUBLISHED, Settings
 from holdfast.evaluate.folder import ROWS
 from holdfast.evaluate.rows import Rows, read_header, read_rows
 from holdfast.evaluate.scores import Estimate, score_suite
 from holdfast.evaluate.suite import attack_suite
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap, summarise
-from holdfast.reproduce.plan import Job, SuitePlan
+from holdfast.reproduce.plan import Job, SuiteAttack, SuitePlan
 from holdfast.training import LOG
 
 RETRIEVAL_ROWS, SUITE_ROWS = "retrieval.csv.gz", "suite.csv.gz"
@@ -33,36 +33,49 @@ def run_suite(
     """Measure a network without an attack and under every attack of ERS; the suite's rows come last."""
     drawn: dict[str, Any] = {"candidates": plan.candidates, "seed": job.seed}
     clean = evaluate(embedder, images, out / "retrieval", ks=(1, 2), queries=plan.clean_queries, **drawn)
-    attacked = attack_suite(
-        embedder,
-        images,
-        out / "suite",
-        job.suite_threat,
-        settings=Settings(steps=plan.steps),
-        queries=plan.queries,
-        **drawn,
-    )
-    made = {LOG_ROWS: out / LOG, RETRIEVAL_ROWS: clean.folder / ROWS, SUITE_ROWS: attacked.folder / ROWS}
+    made = {LOG_ROWS: out / LOG, RETRIEVAL_ROWS: clean.folder / ROWS}
+    for by in plan.attacks:
+        attacked = attack_suite(
+            embedder,
+            images,
+            out / suite_rows(by).removesuffix(".csv.gz"),
+            job.suite_threat,
+            settings=_settings(by, plan),
+            queries=plan.queries,
+            **drawn,
+        )
+        made[suite_rows(by)] = attacked.folder / ROWS
     for name, source in made.items():
         atomic_write(kept / name, source.read_bytes())
 
 
+def suite_rows(by: SuiteAttack) -> str:
+    """The file of the rows of a suite."""
+    return SUITE_ROWS if by == "ours" else f"suite-{by}.csv.gz"
+
+
+def _settings(by: SuiteAttack, plan: SuitePlan) -> Settings:
+    return Settings(steps=plan.steps) if by == "ours" else Settings(PUBLISHED)
+
+
 def suite_is_done(kept: Path, job: Job, plan: SuitePlan) -> bool:
     """Whether the rows are there; those of other settings are an error."""
-    path = kept / SUITE_ROWS
-    if not path.exists():
+    paths = [kept / suite_rows(by) for by in plan.attacks]
+    if not all(path.exists() for path in paths):
         return False
-    config, clean = read_header(path)["config"], read_header(kept / RETRIEVAL_ROWS)["config"]
-    found = config["threat"], config["search"]["steps"], config["queries"], config["candidates"]
-    wanted = str(job.suite_threat), plan.steps, plan.queries, plan.candidates
-    if found != wanted or (clean["queries"], clean["candidates"]) != (plan.clean_queries, plan.candidates):
-        raise ConfigError(f"{path} is of other settings than the plan's; remove it to run it anew")
+    clean = read_header(kept / RETRIEVAL_ROWS)["config"]
+    fits = (clean["queries"], clean["candidates"]) == (plan.clean_queries, plan.candidates)
+    for by, path in zip(plan.attacks, paths, strict=True):
+        config, steps = read_header(path)["config"], _settings(by, plan).steps
+        found = config["threat"], config["search"]["steps"], config["queries"], config["candidates"]
+        if not fits or found != (str(job.suite_threat), steps, plan.queries, plan.candidates):
+            raise ConfigError(f"{path} is of other settings than the plan's; remove it to run it anew")
     return True
 
 
-def suite_values(kept: Path) -> dict[tuple[str, str], Value]:
+def suite_values(kept: Path, by: SuiteAttack = "ours") -> dict[tuple[str, str], Value]:
     """Every number of one run, by score (`ers` or `ars`) and column as the papers' tables name them."""
-    clean, attacked = read_rows(kept / RETRIEVAL_ROWS), read_rows(kept / SUITE_ROWS)
+    clean, attacked = read_rows(kept / RETRIEVAL_ROWS), read_rows(kept / suite_rows(by))
     scores = score_suite(attacked)
     out: dict[tuple[str, str], Value] = {}
     for score in ("ers", "ars"):
@@ -72,6 +85,7 @@ def suite_values(kept: Path) -> dict[tuple[str, str], Value]:
         out["ers", name] = (reached, *scores.interval[name])
     wholes: tuple[tuple[str, str, Estimate | None], ...] = (
         ("ers", "ERS", scores.ers),
+        ("ers", "ERS (GTM mended)", scores.ers_gtm_mended),
         ("ars", "ARS", scores.ars_ratio),
         ("ars", "ARS (by trial)", scores.ars_trial),
     )

@@ -9,7 +9,7 @@ from holdfast.attacks.objectives.base import Assessment, Given, Objective, Wish
 from holdfast.attacks.objectives.candidate_rank import LowerCandidate, RaiseCandidate
 from holdfast.attacks.objectives.er_recall import ErCandidates, ErQuery, er_sources
 from holdfast.attacks.objectives.es import EmbeddingShift
-from holdfast.attacks.objectives.gtm import GreedyMisrank
+from holdfast.attacks.objectives.gtm import GreedyMisrank, PublishedMisrank
 from holdfast.attacks.objectives.gtt import Translocation
 from holdfast.attacks.objectives.ltm import Misrank
 from holdfast.attacks.objectives.query_rank import LowerByQuery, RaiseByQuery
@@ -27,6 +27,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
         EmbeddingShift,
         Misrank,
         GreedyMisrank,
+        PublishedMisrank,
         Translocation,
         ErQuery,
         ErCandidates,

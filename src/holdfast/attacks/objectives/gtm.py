@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.attacks.candidates import Candidates
 from holdfast.attacks.objectives.base import Assessment, Wish
 from holdfast.attacks.objectives.ltm import MatchWish, Misrank
 
@@ -35,5 +36,24 @@ class GreedyMisrank(Misrank):
 
     def bind(self, rows: slice, clean: Tensor) -> Wish:
         candidates, same, other = self.matching(rows, clean)
-        target = candidates.distances(clean).masked_fill(~other, torch.inf).argmin(1)
-        return GreedyWish(candidates, same, other, target)
+        return GreedyWish(candidates, same, other, self.aims(candidates, other, clean))
+
+    def aims(self, candidates: Candidates, other: Tensor, clean: Tensor) -> Tensor:
+        """The candidate that each query is brought to; `other` are those of another class."""
+        return candidates.distances(clean).masked_fill(~other, torch.inf).argmin(1)
+
+
+class PublishedMisrank(GreedyMisrank):
+    """GTM as the public reference code has it, with a mistake: it aims at another candidate than it means to.
+
+    The nearest candidate of another class is found by its place among the candidates of other classes, and that
+    place is then taken for its number among all. Only for comparison with published tables.
+    """
+
+    name = "gtm-published"
+    wants = "as gtm, with the mistaken target of the public reference code (to compare with published tables)"
+
+    def aims(self, candidates: Candidates, other: Tensor, clean: Tensor) -> Tensor:
+        meant = super().aims(candidates, other, clean)
+        place = other.cumsum(1).gather(1, meant[:, None]).squeeze(1) - 1
+        return place.clamp(min=0)
