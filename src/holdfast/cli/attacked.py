@@ -164,12 +164,13 @@ def _folder(
 def print_er_recall(done: ErRecall, title: str) -> None:
     """Recall without and under the attack for each threat and K."""
     print_table(
-        ["threat", "K", "queries", "recall", "er_recall", "95 % interval", "robust_recall"],
+        ["threat", "K", "queries", "chance", "recall", "er_recall", "95 % interval", "robust_recall"],
         [
             [
                 line.threat,
                 str(line.k),
                 str(line.queries),
+                number(line.chance),
                 number(line.recall),
                 number(line.er_recall),
                 "{:.3f}–{:.3f}".format(*line.interval["er_recall"]),

@@ -228,11 +228,12 @@ def _size(text: str) -> float:
 def print_certified(done: Certification, title: str) -> None:
     """The three certified numbers for each threat and K, beside the clean one."""
     print_table(
-        ["threat", "K", "recall", "cr_recall", "one-sided", "certified hit rate"],
+        ["threat", "K", "chance", "recall", "cr_recall", "one-sided", "certified hit rate"],
         [
             [
                 line.threat,
                 str(line.k),
+                number(line.chance),
                 number(line.recall),
                 number(line.cr_recall),
                 number(line.cr_recall_one_sided),

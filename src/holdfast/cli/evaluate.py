@@ -166,6 +166,7 @@ def evaluate(
         columns,
         [
             ["hit rate", *(number(v) for v in summary.hit_rate.values())],
+            ["by chance", *(number(v) for v in summary.chance.values())],
             ["true recall", *(number(v) for v in summary.recall.values())],
         ],
         title=f"{dataset.name}, {dataset.split} split: {summary.queries:,} queries",

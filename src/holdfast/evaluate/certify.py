@@ -22,7 +22,7 @@ from holdfast.evaluate.draw import KS, ordered_ks
 from holdfast.evaluate.folder import CERTIFICATION, ROWS, Block, Task
 from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.spread import HERE, Spread
-from holdfast.metrics import bootstrap
+from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.models import Embedder, to_unit
 from holdfast.threat import Threat
 
@@ -37,6 +37,8 @@ class Certified:
     threat: str
     k: int
     queries: int
+    chance: float
+    """Recall of a random order, if classes are as frequent among the candidates as among the queries."""
     recall: float
     """Without an attack: the top K hold a same-class candidate (Eq. 22)."""
     cr_recall: float
@@ -208,6 +210,7 @@ def _table(rows: Rows) -> tuple[Certified, ...]:
                     threat,
                     k,
                     int(mine.sum()),
+                    chance_of_draw(rows.columns["label"][mine], rows.header["config"]["candidates"], k),
                     means["recall"],
                     means["cr"],
                     means["one_sided"],

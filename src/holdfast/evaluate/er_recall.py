@@ -21,7 +21,7 @@ from holdfast.evaluate.folder import ER_RECALL, ROWS, Block, Task
 from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.evaluate.validity import Finding, check_rows
-from holdfast.metrics import bootstrap
+from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.models import AnyEmbedder
 from holdfast.threat import Threat
 
@@ -36,6 +36,8 @@ class Attacked:
     threat: str
     k: int
     queries: int
+    chance: float
+    """Recall of a random order, if classes are as frequent among the candidates as among the queries."""
     recall: float
     """Without an attack: the top K hold a same-class candidate (Eq. 22)."""
     er_recall: float
@@ -240,7 +242,14 @@ def _table(rows: Rows) -> tuple[Attacked, ...]:
             }
             lines.append(
                 Attacked(
-                    threat, k, int(mine.sum()), means["recall"], means["attacked"], means["robust"], spans
+                    threat,
+                    k,
+                    int(mine.sum()),
+                    chance_of_draw(rows.columns["label"][mine], rows.header["config"]["candidates"], k),
+                    means["recall"],
+                    means["attacked"],
+                    means["robust"],
+                    spans,
                 )
             )
     return tuple(lines)

@@ -112,7 +112,8 @@ def _write_rows(
     )
     with bar("ranking", len(asked), writer.done) as advance:
         for span, outcome in blocks:
-            writer.append(_rows(images, labels, drawn, clusters, span, outcome, ks))
+            searched = len(found) - (self_match[span.start : span.stop] >= 0).int()
+            writer.append(_rows(images, labels, drawn, clusters, span, outcome, ks, searched))
             advance(len(span))
 
 
@@ -122,6 +123,7 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
         "label": "int",
         "cluster": "int",
         "relevant": "int",
+        "candidates": "int",
         "first_rank": "int",
         **{f"found_{k}": "int" for k in ks},
         "average_precision": "float",
@@ -143,6 +145,7 @@ def _rows(
     span: range,
     outcome: Outcomes,
     ks: Sequence[int],
+    searched: torch.Tensor,
 ) -> list[dict[str, Any]]:
     asked, found = drawn
     rows = []
@@ -154,6 +157,7 @@ def _rows(
                 "label": labels[asked[number]],
                 "cluster": clusters[number],
                 "relevant": int(outcome.relevant[i]),
+                "candidates": int(searched[i]),
                 "first_rank": int(outcome.first_rank[i]),
                 **{f"found_{k}": int(outcome.found[i, column]) for column, k in enumerate(ks)},
                 "average_precision": outcome.average_precision[i],

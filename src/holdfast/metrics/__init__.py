@@ -1,5 +1,6 @@
 """Numbers from embeddings and rows: what a search finds, and how much of it is right."""
 
+from holdfast.metrics.chance import chance_hit_rate, chance_of_draw
 from holdfast.metrics.clusters import cluster, nmi
 from holdfast.metrics.ranking import Distances, Outcomes, rank
 from holdfast.metrics.summary import (
@@ -17,6 +18,8 @@ __all__ = [
     "Outcomes",
     "Summary",
     "bootstrap",
+    "chance_hit_rate",
+    "chance_of_draw",
     "cluster",
     "hit_rate",
     "nmi",

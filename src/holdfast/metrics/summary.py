@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.metrics.chance import chance_hit_rate
 from holdfast.metrics.clusters import nmi
 
 Column = NDArray[Any]
@@ -23,6 +24,8 @@ class Summary:
     """Queries whose class has no candidate; they are in no mean."""
     hit_rate: dict[int, float | None]
     """Share of queries with a same-class candidate among the nearest K: the papers' Recall@K."""
+    chance: dict[int, float | None]
+    """The hit rate of a random order; None for rows of before, which do not count the candidates."""
     recall: dict[int, float | None]
     """Share of a query's same-class candidates that are among the nearest K: true recall."""
     map: float | None
@@ -79,11 +82,12 @@ def summarise(columns: Mapping[str, Column], ks: Sequence[int]) -> Summary:
         values = columns[name][relevant > 0]
         return float(values.mean()) if len(values) else None
 
-    clusters = columns.get("cluster")
+    clusters, searched = columns.get("cluster"), columns.get("candidates")
     return Summary(
         queries=len(relevant),
         unanswerable=int((relevant == 0).sum()),
         hit_rate={k: hit_rate(columns["first_rank"], k) for k in ks},
+        chance={k: None if searched is None else chance_hit_rate(relevant, searched, k) for k in ks},
         recall={k: true_recall(columns[f"found_{k}"], relevant) for k in ks},
         map=mean("average_precision"),
         map_at_r=mean("average_precision_at_r"),

@@ -32,6 +32,7 @@ def certification_part(done: Certification, folder: Path) -> dict[str, Any]:
             {
                 "threat": _altered(Threat.parse(line.threat)),
                 "k": line.k,
+                "chance": f"{line.chance:.3f}",
                 "recall": f"{line.recall:.3f}",
                 "cells": [
                     (f"{value:.3f}", f"{low:.3f}–{high:.3f}")

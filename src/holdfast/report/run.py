@@ -107,6 +107,7 @@ def _evaluation(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         "sentence": f"{asked} against {against}; ties count against the search.{left_out}",
         "ks": list(summary.hit_rate),
         "hit_rate": [_number(v) for v in summary.hit_rate.values()],
+        "chance": [_number(v) for v in summary.chance.values()],
         "interval": [f"{low:.3f}–{high:.3f}" for low, high in intervals],
         "recall": [_number(v) for v in summary.recall.values()],
         "scores": {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from holdfast.errors import DataError
 from holdfast.evaluate.rows import read_header, read_rows
 from holdfast.files import atomic_write
-from holdfast.metrics import bootstrap
+from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.reproduce.plan import THREATS, Job, Plan, SuiteAttack
 from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
 from holdfast.reproduce.smoothed import smoothed_cells
@@ -31,6 +31,8 @@ METRICS = {
     ("er-recall", "robust"): "robust_recall",
 }
 """By file of rows and column: `cr_recall` is the paper's number under the paper's test."""
+CHANCE = "chance"
+"""In the place of a method: a random order of the candidates."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,14 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
         files = [kept / ER_ROWS] if (kept / ER_ROWS).exists() else []
         files += [kept / f"{test}.csv.gz" for test in plan.tests] if (kept / RUN).exists() else []
         for file in files:
-            for key, values in _of_job(file, job, plan.ks):
+            columns = read_rows(file).columns
+            labels = columns["label"][columns["threat"] == columns["threat"][0]]
+            for key, values in _of_job(file, columns, job, plan.ks):
                 by_seed.setdefault(key, {})[job.seed] = values
+                if key[7] == "recall":
+                    by_chance = (*key[:3], CHANCE, *key[4:])
+                    level = chance_of_draw(labels, plan.candidates, key[6])
+                    by_seed.setdefault(by_chance, {})[job.seed] = np.full(len(values), level)
     found = {key: list(values.values()) for key, values in by_seed.items()}
     printed = read_targets(folder)
     cells = _suite_cells(folder, preset, plan, printed)
@@ -164,9 +172,10 @@ def write_cells(path: Path, cells: Sequence[Cell]) -> None:
     atomic_write(path, "[\n" + ",\n".join(lines) + "\n]\n")
 
 
-def _of_job(file: Path, job: Job, ks: Sequence[int]) -> list[tuple[tuple[Any, ...], NDArray[np.float64]]]:
+def _of_job(
+    file: Path, columns: dict[str, NDArray[Any]], job: Job, ks: Sequence[int]
+) -> list[tuple[tuple[Any, ...], NDArray[np.float64]]]:
     """The values, one a query, of every cell that one file of rows speaks of."""
-    columns = read_rows(file).columns
     out = []
     for (test, column), metric in METRICS.items():
         if test != file.name.removesuffix(".csv.gz"):

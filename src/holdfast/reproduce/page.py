@@ -15,7 +15,7 @@ from holdfast.evaluate.rows import read_rows
 from holdfast.evaluate.scores import MENDED, ars_difference
 from holdfast.files import atomic_write
 from holdfast.metrics.robustness import ERS_PARTS
-from holdfast.reproduce.cells import Cell
+from holdfast.reproduce.cells import CHANCE, Cell
 from holdfast.reproduce.plan import Plan, SuiteAttack
 from holdfast.reproduce.run import RUN, rows_folder
 from holdfast.reproduce.smoothed import LIKE, smoothed_part
@@ -39,7 +39,7 @@ _WHO = {"none": "no attack", "query": "query attack", "candidates": "candidate a
 def write_page(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> Path:
     """Write the Markdown page beside the cells."""
     tables = sorted({cell.table for cell in cells})
-    parts = [_head(folder, preset, plan), _against_best(cells)]
+    parts = [_head(folder, preset, plan), _first_hit(cells), _against_best(cells)]
     if plan.suite is not None:
         parts.append(_differences(folder, preset, plan))
     if plan.smoothing is not None:
@@ -73,6 +73,47 @@ def _head(folder: Path, preset: str, plan: Plan) -> str:
         f"In every cell the printed number comes first, then ours: the mean over training seeds at {asked}, "
         "as far as the paper prints it. A dash stands for what is not printed or was not run. `cells.json` has "
         "every cell, with a 95 % interval where it is a mean over queries."
+    )
+
+
+def _first_hit(cells: Sequence[Cell]) -> str:
+    """What a user reads first: whether the nearest is of the right class, without an attack, attacked and proved."""
+    columns = {
+        "chance": ("recall", "none"),
+        "Recall@1": ("recall", "none"),
+        "attacked, query": ("er_recall", "query"),
+        "attacked, candidates": ("er_recall", "candidates"),
+        "certified, query": ("certified_hit_rate", "query"),
+        "certified, candidates": ("certified_hit_rate", "candidates"),
+    }
+    first = {
+        (c.dataset, c.model, c.method, c.metric, c.threat, c.eps): c
+        for c in cells
+        if c.k == 1 and c.ours is not None
+    }
+    lines = []
+    for dataset, model, method, metric, threat, eps in first:
+        if (metric, threat) != ("certified_hit_rate", "query"):
+            continue
+        shown = []
+        for title, (of, who) in columns.items():
+            clean = who == "none"
+            by = CHANCE if title == "chance" else method
+            found = [
+                cell
+                for key, cell in first.items()
+                if key[:5] == (dataset, model, by, of, who) and (clean or key[5] == eps)
+            ]
+            shown.append(_number(found[0].ours) if found else "–")
+        seeds = first[dataset, model, method, metric, threat, eps].seeds
+        lines.append(f"| {dataset} | {model} | {eps} | {method} | {seeds} | " + " | ".join(shown) + " |")
+    if not lines:
+        return ""
+    head = "| data set | network | eps | method | seeds | " + " | ".join(columns) + " |"
+    return (
+        "## The first hit\n\nShare of queries whose nearest candidate is of the right class: in a random order, "
+        "without an attack, under our attack, and whatever an attacker does (certified hit rate at 1, our test).\n\n"
+        + "\n".join([head, "|---" * (5 + len(columns)) + "|", *sorted(lines)])
     )
 
 
