@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounds.threads import in_threads
+from holdfast.bounds.threads import CHEAP, in_threads
 from holdfast.errors import ConfigError, DataError
 
 LARGEST_NORM = 1e18
@@ -94,6 +94,6 @@ def image_box(images: Tensor, eps: float | Tensor, *, clip: bool = True, roundin
     flat = images.detach().flatten(1).contiguous()
     out = torch.empty_like(flat), torch.empty_like(flat)
     arrays = [flat.numpy(), reach.numpy(), more, *(t.numpy() for t in out)]
-    in_threads(lambda a, b: clipped_box(*arrays, a, b), len(flat), flat.numel() // 32)
+    in_threads(lambda a, b: clipped_box(*arrays, a, b), len(flat), flat.numel() // CHEAP)
     centre, radius = (t.view(images.shape) for t in out)
     return Box(centre, radius)

@@ -9,9 +9,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-_SMALL = 1 << 15
-"""Results below which handing work to threads costs more than it gains."""
-_CHEAP = 32
+_SMALL = 1 << 17
+"""Results below which handing work to threads costs more than it gains: they take less than a millisecond."""
+CHEAP = 8
 """Elements of one pass over memory that cost as much as one result."""
 
 
@@ -29,7 +29,7 @@ def over_elements(kernel: Callable[..., None], tensors: Sequence[Tensor], *const
     """`kernel(*arrays, *constants, first, last)` over all elements of contiguous tensors of one size."""
     arrays = [t.detach().view(-1).numpy() for t in tensors]
     count = tensors[0].numel()
-    in_threads(lambda first, last: kernel(*arrays, *constants, first, last), count, count // _CHEAP)
+    in_threads(lambda first, last: kernel(*arrays, *constants, first, last), count, count // CHEAP)
 
 
 @cache
