@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.bounds.box import LARGEST_NORM, TINY, Box, normalised
 from holdfast.bounds.operations import Operation
-from holdfast.bounds.threads import over_elements
+from holdfast.bounds.threads import in_one_order, over_elements
 
 _ROUNDING = 2.0**-20
 """Covers the last places of a library's sigmoid, tanh, … in float32."""
@@ -115,7 +115,7 @@ class Relu(Operation):
         """`ahead` is the share that the layer behind would charge: here it costs no pass of its own."""
         from holdfast.bounds.kernels import relu_box_in_place
 
-        box = Box(*(t.contiguous() for t in (boxes[0].centre, boxes[0].radius)))
+        box = Box(*in_one_order(boxes[0].centre, boxes[0].radius))
         over_elements(relu_box_in_place, (box.centre, box.radius), ahead, TINY if ahead else 0.0)
         return box
 
@@ -150,7 +150,7 @@ class _ReluBox(torch.autograd.Function):
     def forward(ctx: Any, centre: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
         from holdfast.bounds.kernels import relu_box
 
-        centre, radius = centre.detach().contiguous(), radius.detach().contiguous()
+        centre, radius = in_one_order(centre.detach(), radius.detach())
         out = torch.empty_like(centre), torch.empty_like(radius)
         over_elements(relu_box, (centre, radius, *out))
         ctx.save_for_backward(centre, radius)
@@ -161,6 +161,6 @@ class _ReluBox(torch.autograd.Function):
         from holdfast.bounds.kernels import relu_box_gradients
 
         centre, radius = ctx.saved_tensors
-        out = tuple(gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients)
+        out = tuple(t.clone() for t in in_one_order(centre, *gradients)[1:])
         over_elements(relu_box_gradients, (centre, radius, *out))
         return out

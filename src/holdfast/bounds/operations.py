@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
 from holdfast.bounds.box import TINY, Box
-from holdfast.bounds.threads import over_elements
+from holdfast.bounds.threads import in_one_order, over_elements
 from holdfast.errors import ModelError
 
 UNIT = 2.0**-24
@@ -65,11 +65,12 @@ def charged(box: Box, share: float, *, spare: bool = False) -> Tensor:
         return torch.add(box.radius * (1 + share) + TINY, box.centre.abs(), alpha=share)
     from holdfast.bounds.kernels import charge, charge_in_place
 
-    if spare and box.centre.is_contiguous() and box.radius.is_contiguous():
-        over_elements(charge_in_place, (box.centre, box.radius), share, TINY)
-        return box.radius
-    out = torch.empty_like(box.radius, memory_format=torch.contiguous_format)
-    over_elements(charge, (box.centre.contiguous(), box.radius.contiguous(), out), share, TINY)
+    centre, radius = in_one_order(box.centre, box.radius)
+    if spare and centre is box.centre and radius is box.radius:
+        over_elements(charge_in_place, (centre, radius), share, TINY)
+        return radius
+    out = torch.empty_like(radius)
+    over_elements(charge, (centre, radius, out), share, TINY)
     return out
 
 

@@ -25,9 +25,17 @@ def in_threads(work: Callable[[int, int], None], rows: int, size: int) -> None:
     list(_pool(threads).map(work, edges[:-1], edges[1:]))
 
 
+def in_one_order(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors without gaps and in the order of the first: channels last if it is, else rows."""
+    first = tensors[0]
+    last = first.ndim == 4 and first.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if last and not first.is_contiguous() else torch.contiguous_format
+    return tuple(t.contiguous(memory_format=order) for t in tensors)
+
+
 def over_elements(kernel: Callable[..., None], tensors: Sequence[Tensor], *constants: float) -> None:
-    """`kernel(*arrays, *constants, first, last)` over all elements of contiguous tensors of one size."""
-    arrays = [t.detach().view(-1).numpy() for t in tensors]
+    """`kernel(*arrays, *constants, first, last)` over all elements of tensors of one size and order (`in_one_order`)."""
+    arrays = [t.detach().as_strided((t.numel(),), (1,)).numpy() for t in tensors]
     count = tensors[0].numel()
     in_threads(lambda first, last: kernel(*arrays, *constants, first, last), count, count // CHEAP)
 

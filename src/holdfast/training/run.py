@@ -128,7 +128,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
             begin_with_components(model.last, drawn)
             watched = None if validation is None else clean_features(embedder, validation)
         try:
-            with nullcontext() if arithmetic is None else channels_last(embedder):
+            with nullcontext() if config.train.part == "head" else channels_last(embedder):
                 outcome = fit(
                     model,
                     drawn,
