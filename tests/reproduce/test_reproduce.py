@@ -96,6 +96,28 @@ def test_a_plan_makes_each_run_once_and_what_it_builds_on_first(home):
     assert "eps" not in plan.jobs(only="*triplet-s1")[0].config["defence"]
 
 
+def test_a_network_may_have_its_own_settings(home):
+    more = PLAN.replace("[datasets.mini]", "[attacks.on.large]\nca_queries = 2\n\n[datasets.mini]")
+    more += """
+[methods.tbt.on.large]
+train.steps = 5
+
+[[experiments]]
+model = "large"
+datasets = ["mini"]
+methods = ["tbt"]
+tables = { "0.02" = "2" }
+"""
+    (home / "tiny.toml").write_text(more)
+    plan = read_plan(home, "tiny")
+    small, large = plan.jobs(only="*small-tbt-*"), plan.jobs(only="*large-tbt-*")
+    jobs = {job.model: job for job in plan.jobs() if job.method == "tbt"}
+    assert (len(small), len(large)) == (0, 1), "the small one is only there for what it begins"
+    assert [jobs[name].config["train"]["steps"] for name in ("small", "large")] == [3, 5]
+    assert jobs["large"].config["defence"]["kappa"] == 0.25
+    assert [plan.attacks_of(jobs[name]).ca_queries for name in ("small", "large")] == [3, 2]
+
+
 def test_from_plan_to_page(home, tmp_path):
     plan = read_plan(home, "tiny")
     said: list[str] = []
@@ -134,10 +156,15 @@ def test_from_plan_to_page(home, tmp_path):
     attacked_rows = read_rows(attacked).columns
     mine = attacked_rows["threat"] == "candidates:linf:0.02"
     assert er.ours == pytest.approx(attacked_rows["attacked_5"][mine].mean())
+    random = by_key["1", "mini", "small", "chance", "none", "0", 1, "recall"]
+    shares = [np.unique(r.columns["label"][:60], return_counts=True)[1] / 60 for r in rows]
+    assert random.ours == pytest.approx(np.mean([(share**2).sum() for share in shares]))
     write_cells(home / "cells.json", cells)
     assert len(json.loads((home / "cells.json").read_text())) == len(cells)
     page = write_page(home, "tiny", plan, cells).read_text()
     assert "## Table 2" in page
+    first = next(line for line in page.splitlines() if line.startswith("| mini | small | 0.02 | triplet"))
+    assert f"| {random.ours:.2f} | {clean.ours:.2f} |".replace(" 0.", " .") in first
     assert f".01 / {found.ours:.2f}".replace("/ 0.", "/ .") in page
 
     (home / "tiny.toml").write_text(PLAN.replace("steps = 3", "steps = 4"))
@@ -348,7 +375,7 @@ def test_what_is_wrong_with_a_plan_is_said(home):
 @pytest.mark.parametrize(
     ("paper", "preset", "wanted"),
     [
-        ("kakizaki", "laptop", {"6", "7"}),
+        ("kakizaki", "laptop", {"1", "2", "4", "6", "7"}),
         ("kakizaki", "paper", {"6", "7"}),
         ("ca-tride", "laptop", {"1", "3", "4"}),
         ("ca-tride", "paper", {"1", "3", "4"}),

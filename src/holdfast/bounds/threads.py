@@ -34,7 +34,7 @@ def in_one_order(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def over_elements(kernel: Callable[..., None], tensors: Sequence[Tensor], *constants: float) -> None:
-    """`kernel(*arrays, *constants, first, last)` over all elements of tensors of one size and order (`in_one_order`)."""
+    """`kernel(*arrays, *constants, first, last)` over all elements of tensors of one size, `in_one_order`."""
     arrays = [t.detach().as_strided((t.numel(),), (1,)).numpy() for t in tensors]
     count = tensors[0].numel()
     in_threads(lambda first, last: kernel(*arrays, *constants, first, last), count, count // CHEAP)

@@ -3,7 +3,7 @@
 A plan is a TOML file. Each method and data set has a table of training settings; an experiment
 names the methods, data sets and network that stand in some tables of the paper. A run's config is
 its data set's settings, with its method's laid over them, and last what the method says `on` that
-data set.
+data set and on that network.
 """
 
 from __future__ import annotations
@@ -44,6 +44,13 @@ class Test(Table):
     rounding: bool = True
 
 
+class AttackChange(Table):
+    """What of the attacks is otherwise for a network."""
+
+    ca_queries: int | None = Field(default=None, ge=1)
+    sources: int | None = Field(default=None, ge=1)
+
+
 class AttackPlan(Table):
     """How ER-Recall is measured: for which tables and training seeds, by our PGD, on how many queries."""
 
@@ -54,6 +61,8 @@ class AttackPlan(Table):
     """Queries whose candidates are altered; queries that are altered themselves are all of them."""
     sources: int = Field(default=100, ge=1)
     """Candidates that are altered for a query."""
+    on: dict[str, AttackChange] = {}
+    """By network."""
 
 
 SuiteAttack = Literal["ours", "published"]
@@ -222,6 +231,13 @@ class Plan(Table):
                         found.append(job)
         return found
 
+    def attacks_of(self, job: Job) -> AttackPlan | None:
+        """How the run's ER-Recall is measured; None if it is not."""
+        if self.attacks is None or not job.attacked(self.attacks):
+            return None
+        change = self.attacks.on.get(job.model, AttackChange())
+        return self.attacks.model_copy(update=change.model_dump(exclude_none=True))
+
     def suite_of(self, job: Job) -> SuitePlan | None:
         """How the run's suite is run."""
         if self.suite is None:
@@ -256,8 +272,9 @@ class Plan(Table):
             raise ConfigError(f"the plan has no data set '{dataset}'; known: {', '.join(self.datasets)}")
         where, how = self.datasets[dataset], self._method(method)
         config = merge(where.config(), how.config())
-        if dataset in how.on:
-            config = merge(config, how.on[dataset].config())
+        for place in (dataset, experiment.model):
+            if place in how.on:
+                config = merge(config, how.on[place].config())
         options = defence_class(config["defence"]["name"]).Options
         if "eps" in options.model_fields:
             config["defence"].setdefault("eps", parse_eps(where.train_eps))
@@ -294,9 +311,9 @@ class Job:
         """The run that this one fine-tunes."""
         return f"{self.dataset}-{self.model}-{self.start}-s{self.seed}"
 
-    def attacked(self, plan: AttackPlan | None) -> bool:
+    def attacked(self, plan: AttackPlan) -> bool:
         """Whether its ER-Recall is measured."""
-        return plan is not None and self.seed in plan.seeds and bool({*plan.tables} & {*self.tables.values()})
+        return self.seed in plan.seeds and bool({*plan.tables} & {*self.tables.values()})
 
     @property
     def suite_threat(self) -> Threat:

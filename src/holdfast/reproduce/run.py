@@ -40,7 +40,7 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
         missing.append(CERTIFICATES)
     elif json.loads((kept / RUN).read_text())["hash"] != _hash(job, plan):
         raise _other_settings(kept / RUN)
-    if plan.attacks is not None and job.attacked(plan.attacks):
+    if (attacks := plan.attacks_of(job)) is not None:
         if not (kept / ER_ROWS).exists():
             missing.append(ATTACKS)
         else:
@@ -50,7 +50,7 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
             if tested.exists() and any(found[k] != read_header(tested)["config"][k] for k in alike):
                 raise _other_settings(kept / ER_ROWS)
             made = {"steps": found["search"][0]["steps"], **{k: found[k] for k in ("ca_queries", "sources")}}
-            if made != plan.attacks.model_dump(exclude={"seeds", "tables"}):
+            if made != attacks.model_dump(include=set(made)):
                 raise _other_settings(kept / ER_ROWS)
     if (suite := plan.suite_of(job)) is not None and not suite_is_done(kept, job, suite):
         missing.append(SUITE)
@@ -101,7 +101,8 @@ def reproduce_job(
     if CERTIFICATES in missing:
         _certify(embedder, images, out, kept, job, plan, say)
     if ATTACKS in missing:
-        assert plan.attacks is not None
+        attacks = plan.attacks_of(job)
+        assert attacks is not None
         say(f"{job.name}: attacking")
         attacked = er_recall(
             embedder,
@@ -110,11 +111,11 @@ def reproduce_job(
             job.threats,
             queries=plan.queries,
             candidates=plan.candidates,
-            ca_queries=plan.attacks.ca_queries,
-            sources=plan.attacks.sources,
+            ca_queries=attacks.ca_queries,
+            sources=attacks.sources,
             seed=job.seed,
             ks=plan.ks,
-            settings=Settings(steps=plan.attacks.steps),
+            settings=Settings(steps=attacks.steps),
         )
         atomic_write(kept / ER_ROWS, (attacked.folder / ROWS).read_bytes())
     if SUITE in missing:
