@@ -73,7 +73,7 @@ def test_relu_box_by_hand():
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_can_be_bounded(name):
     torch.manual_seed(0)
-    spec = ImageSpec(1, 28, 28) if name in ("small", "large", "c2f2") else ImageSpec(3, 32, 32)
+    spec = ImageSpec(3, 32, 32) if MODELS[name].colour_only else ImageSpec(1, 28, 28)
     options = {"pretrained": False} if name == "efficientnet-lite0" else {}
     embedder = build(name, spec=spec, **options).eval()
     images = torch.rand(2, *spec.shape)
