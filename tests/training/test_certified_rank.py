@@ -150,6 +150,13 @@ def test_the_search_brings_wrong_items_nearer_than_right_ones():
     assert margin(moved).mean() < margin(random).mean()
 
 
+def test_a_budget_of_gradients_counts_the_search():
+    assert defence().gradients(20) == 20
+    late = {"attack_steps": 3, "ramp_start": 0.25, "ramp_end": 0.5}
+    assert defence(box_share=0.5, **late).gradients(20) == 20 + 0.75 * 8 * 3
+    assert defence(attacked=0.5, **late).gradients(20) == 20 + 0.75 * 8 * 4
+
+
 def test_regularisers_are_those_of_shi_et_al():
     """Against loops over layers and numbers, on boxes with numbers of every kind; the ramp takes them away."""
     ramp = {"eps": 0.02, "ramp_start": 0.0, "ramp_end": 0.5}

@@ -62,6 +62,11 @@ class CertifiedRankOptions(BoundedOptions):
             raise ValueError("attacked and box_share are two ways to mix attacks in; give one of them")
         return self
 
+    @property
+    def searches(self) -> bool:
+        """Whether a step looks for attacked images."""
+        return bool(self.attacked) or self.box_share < 1
+
 
 class CertifiedRank(Bounded):
     """Mean of log(δ + n), n the smooth number of candidates not surely behind the nearest right one.
@@ -95,6 +100,12 @@ class CertifiedRank(Bounded):
             return Shuffled(len(labels), batch, seed)
         return SpreadGroups(labels, batch, PARTNERS, seed)
 
+    def gradients(self, batch: int) -> float:
+        """Those of the search for attacked images come on top, once eps is above 0."""
+        o = self.options
+        searched = self._boxes(batch) * (o.attack_steps + bool(o.attacked)) if o.searches else 0
+        return batch + searched * (1 - o.ramp_start)
+
     def _boxes(self, batch: int) -> int:
         """How many images of a batch are attacked."""
         return min(80, batch * 4 // 5) if self.options.boxes is None else self.options.boxes
@@ -108,10 +119,9 @@ class CertifiedRank(Bounded):
         images, others, labels = batch.images[:boxes], batch.images[boxes:], batch.labels
         same = labels[:boxes, None] == labels[None, boxes:]
         # The clean pass comes last where nothing waits for it: sums of gradients keep the order of runs of before.
-        waited = bool(o.attacked or o.box_share < 1 or learns_statistics(embedder))
-        first = self.embed(embedder, others) if waited else None
+        first = self.embed(embedder, others) if o.searches or learns_statistics(embedder) else None
         around, reach, moved = images, eps, None
-        if first is not None and eps and (o.attacked or o.box_share < 1):
+        if first is not None and eps and o.searches:
             reach = eps if o.attacked else eps * o.box_share
             within = eps if o.attacked else eps - reach
             moved = self._moved(embedder, images, first.detach(), same, within)
