@@ -13,6 +13,7 @@ from torch import nn
 
 from holdfast.bounds import Box, image_box, interval_bounds, linear, linear_bounds, linear_box, trace
 from holdfast.errors import ConfigError, ModelError
+from holdfast.models import build
 
 MODES = st.sampled_from(["interval", "crown"])
 
@@ -43,6 +44,31 @@ def test_no_image_goes_below_the_bound(kind, seed, eps, clip, rounding, intermed
             allowed = 0.0 if rounding else 1e-5 * (1 + out.abs().max().item())
             assert (out @ spec.double().T >= bound - allowed).all()
             assert ((out - held.centre).abs() <= held.radius + allowed).all()
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cnn7-narrow", (1, 12, 12)), ("vgg11-bn", (3, 32, 32))])
+def test_registered_networks_with_batch_norm_are_bounded(name, shape):
+    """After some training steps' statistics, against random images, corners and gradients."""
+    torch.manual_seed(0)
+    net = build(name, spec=shape, dim=3)
+    for _ in range(5):
+        net(torch.rand(16, *shape))
+    net.eval()
+    images, spec = torch.rand(1, *shape), torch.eye(3)
+    eps = 0.003
+    box = image_box(images, eps, rounding=True)
+    with torch.no_grad():
+        graph = trace(net)
+        bound = linear_bounds(graph, box, spec, rounding=True)
+        by_intervals, held = interval_bounds(graph, box, rounding=True), linear_box(graph, box, rounding=True)
+    assert (held.radius <= by_intervals.radius * (1 + 1e-6)).all()
+    assert held.radius.isfinite().all()
+    for towards in spec:
+        for x in attempts(net, images, eps, True, 0, towards):
+            with torch.no_grad():
+                out = net(x).double()
+            assert (out @ spec.double().T >= bound).all()
+            assert ((out - held.centre).abs() <= held.radius).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

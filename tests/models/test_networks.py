@@ -12,7 +12,7 @@ from holdfast.errors import ModelError
 from holdfast.models import MODELS, Embedder, build, load, save
 from holdfast.spec import ImageSpec
 
-PLAIN = ("small", "large", "c2f2")
+PLAIN = ("small", "large", "c2f2", "cnn7-narrow")
 
 
 def fresh(name: str, spec: ImageSpec, dim: int | None = None) -> Embedder:
@@ -80,6 +80,20 @@ TORCHVISION = {
             "features.18.bias": (512,),
         },
     ),
+    "vgg11-bn": (
+        9_225_984,
+        56,
+        {
+            "features.0.weight": (64, 3, 3, 3),
+            "features.1.running_mean": (64,),
+            "features.4.weight": (128, 64, 3, 3),
+            "features.8.weight": (256, 128, 3, 3),
+            "features.15.weight": (512, 256, 3, 3),
+            "features.22.weight": (512, 512, 3, 3),
+            "features.25.weight": (512, 512, 3, 3),
+            "features.26.bias": (512,),
+        },
+    ),
 }
 
 
@@ -100,20 +114,28 @@ def test_backbones_have_torchvisions_names_and_shapes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "layers", "linear"),
+    ("name", "spec", "layers", "linear", "sizes"),
     [
-        ("small", ImageSpec(1, 28, 28), [(16, 4, 2, 1), (32, 4, 1, 1)], 32 * 13 * 13),
+        ("small", ImageSpec(1, 28, 28), [(16, 4, 2, 1), (32, 4, 1, 1)], 32 * 13 * 13, [128]),
         (
             "large",
             ImageSpec(3, 32, 32),
             [(64, 3, 1, 1), (64, 3, 1, 1), (128, 3, 2, 1), (128, 3, 1, 1), (128, 3, 1, 1)],
             128 * 16 * 16,
+            [128],
         ),
-        ("c2f2", ImageSpec(1, 28, 28), [(32, 5, 1, 2), (64, 5, 1, 2)], 64 * 7 * 7),
+        ("c2f2", ImageSpec(1, 28, 28), [(32, 5, 1, 2), (64, 5, 1, 2)], 64 * 7 * 7, [1024, 512]),
+        (
+            "cnn7-narrow",
+            ImageSpec(1, 28, 28),
+            [(16, 3, 1, 1), (16, 3, 1, 1), (32, 3, 2, 1), (32, 3, 1, 1), (32, 3, 1, 1)],
+            32 * 14 * 14,
+            [128, 128],
+        ),
     ],
 )
 def test_plain_networks_are_the_papers(
-    name: str, spec: ImageSpec, layers: list[tuple[int, int, int, int]], linear: int
+    name: str, spec: ImageSpec, layers: list[tuple[int, int, int, int]], linear: int, sizes: list[int]
 ) -> None:
     embedder = fresh(name, spec)
     convs = [layer for layer in embedder.network.modules() if isinstance(layer, nn.Conv2d)]
@@ -121,7 +143,7 @@ def test_plain_networks_are_the_papers(
     linears = [layer for layer in embedder.network.modules() if isinstance(layer, nn.Linear)]
     assert found == layers
     assert linears[0].in_features == linear
-    assert [layer.out_features for layer in linears] == ([1024, 512] if name == "c2f2" else [128])
+    assert [layer.out_features for layer in linears] == sizes
     # A ReLU between each two layers, and none after the last.
     relus = sum(isinstance(layer, nn.ReLU) for layer in embedder.network.modules())
     assert relus == len(convs) + len(linears) - 1
@@ -135,9 +157,11 @@ def test_defaults_are_the_blueprints(name: str) -> None:
         "small": (128, False),
         "large": (128, False),
         "c2f2": (512, True),
+        "cnn7-narrow": (128, False),
         "resnet18": (512, True),
         "resnet50": (128, True),
         "vgg11": (128, False),
+        "vgg11-bn": (128, False),
         "efficientnet-lite0": (128, True),
     }[name]
     assert (embedder.pixels is None) == (name in PLAIN)
@@ -225,3 +249,29 @@ def test_an_embedding_can_be_rectified(name: str, tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path)(x), rectified(x))
     with pytest.raises(ModelError, match="relu or left out, not 'tanh'"):
         built(activation="tanh")
+
+
+def test_the_seven_layer_network_normalises_all_but_its_last_layer() -> None:
+    embedder = build("cnn7-narrow", spec=(1, 28, 28))
+    kinds = [type(layer).__name__ for layer in embedder.network]
+    assert kinds == ["Conv2d", "BatchNorm2d", "ReLU"] * 5 + [
+        "Flatten",
+        "Linear",
+        "BatchNorm1d",
+        "ReLU",
+        "Linear",
+    ]
+    assert sum(parameter.numel() for parameter in embedder.parameters()) == 845_328
+    wide = build("cnn7-narrow", spec=(3, 32, 32), width=64)
+    hidden = wide.network[16]
+    assert isinstance(hidden, nn.Linear)
+    assert (hidden.in_features, hidden.out_features) == (128 * 16 * 16, 512), "that of Shi et al. (2021)"
+    with pytest.raises(ModelError, match="a width is at least 1, not 0"):
+        build("cnn7-narrow", spec=(1, 28, 28), width=0)
+
+
+def test_vgg11_with_batch_norm_pools_no_more_than_it_has() -> None:
+    photographs = build("vgg11-bn", spec=(3, 96, 96), dim=8)
+    assert photographs.network.classifier.in_features == 512 * 3 * 3
+    large = build("vgg11-bn", spec=(3, 256, 224), dim=8)
+    assert large.network.classifier.in_features == 512 * 7 * 7

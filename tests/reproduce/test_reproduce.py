@@ -12,7 +12,7 @@ from holdfast.evaluate.scores import ars_difference, score_suite
 from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
 from holdfast.reproduce.cells import read_targets, write_cells
 from holdfast.reproduce.run import missing_parts
-from holdfast.training import parse
+from holdfast.training import held_out, load_data, parse
 
 PLAN = """
 queries = 60
@@ -185,6 +185,26 @@ def test_attacks_of_another_network_are_not_mixed_in(home, tmp_path):
     (rows / one.name / "er-recall.csv.gz").write_bytes((rows / other.name / "er-recall.csv.gz").read_bytes())
     with pytest.raises(ConfigError, match="other settings"):
         missing_parts(home, "tiny", one, plan)
+
+
+def test_certificates_can_be_on_images_held_out_of_training(home, tmp_path):
+    """Rows of the run's own held-out images, which no training saw; the switch counts as a setting of the rows."""
+    switched = "held_out = true\n" + PLAN.replace('tables = ["2"]', 'tables = ["9"]')
+    (home / "tiny.toml").write_text(switched)
+    plan = read_plan(home, "tiny")
+    job = plan.jobs(only="*triplet-s0")[0]
+    assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
+    rows = read_rows(home / "rows" / "tiny" / job.name / "tight.csv.gz").columns
+    held = held_out(tmp_path / "work" / "tiny" / job.name)
+    training = load_data(parse(job.config)).train
+    assert len(held) == 0.1 * len(training)
+    assert set(rows["query"]) <= set(held.ids)
+    assert not set(rows["query"]) & set(load_data(parse(job.config)).test.ids)
+
+    (home / "tiny.toml").write_text(switched.replace("held_out = true\n", ""))
+    plain = read_plan(home, "tiny")
+    with pytest.raises(ConfigError, match="other settings"):
+        missing_parts(home, "tiny", plain.jobs(only="*triplet-s0")[0], plain)
 
 
 SUITE = """

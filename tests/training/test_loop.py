@@ -29,6 +29,13 @@ from holdfast.training.schedules import learning_rate, ramp
 SPEC = ImageSpec(1, 12, 12)
 PLAIN = sorted(set(DEFENCES) - {"fctb"})
 """Those that train from scratch on labels."""
+MORE = {
+    "attacked": {"attacked": 0.5, "attack_steps": 2},
+    "small": {"box_share": 0.5, "attack_steps": 2},
+    "regularised": {"regularise": 0.5, "ramp_end": 0.8},
+}
+VARIANTS = [f"certified-rank {more}" for more in MORE]
+"""Options that draw and search on their own."""
 
 
 class Images:
@@ -48,8 +55,10 @@ class Images:
 
 def network(bounded: bool = False) -> nn.Module:
     torch.manual_seed(5)
-    if bounded:  # bounds are of a network without batch statistics and dropout
-        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 8))
+    if bounded:  # bounds are of a network without dropout
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 8)
+        )
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(400, 8)
     )
@@ -58,12 +67,13 @@ def network(bounded: bool = False) -> nn.Module:
 def options(name: str):
     two = {"parts": [{"name": "triplet"}, {"name": "triplet", "margin": 0.5}], "weights": [1.0, 0.5]}
     special = {"c-ibp": {"dim": 8}, "certified-rank": {"boxes": 8}, "mixed": two}
-    return parse({"defence": {"name": name, **special.get(name, {})}}).defence
+    name, _, more = name.partition(" ")
+    return parse({"defence": {"name": name, **special.get(name, {}), **MORE.get(more, {})}}).defence
 
 
 def run(folder: Path, defence: str = "triplet", **settings):
     folder.mkdir(parents=True, exist_ok=True)
-    images, model = Images(), network(issubclass(DEFENCES[defence], Bounded))
+    images, model = Images(), network(issubclass(DEFENCES[defence.partition(" ")[0]], Bounded))
     made = TrainSection(
         **{
             "steps": 12,
@@ -101,7 +111,7 @@ def test_classes_come_apart(tmp_path, defence):
     assert np.mean(seen[-10:]) > min(np.mean(seen[:5]) + 0.2, 0.75)
 
 
-@pytest.mark.parametrize("defence", PLAIN)
+@pytest.mark.parametrize("defence", [*PLAIN, *VARIANTS])
 def test_resumed_run_ends_with_the_same_bits(tmp_path, defence, monkeypatch):
     whole, _ = run(tmp_path / "whole", defence)
 

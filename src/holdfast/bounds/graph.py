@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from holdfast.bounds.activations import Leaky, MaxPool, Monotone, Relu, UnitLength
@@ -25,6 +24,7 @@ from holdfast.bounds.operations import (
     Pooling,
     Reshape,
     Scale,
+    Statistics,
     Sum,
 )
 from holdfast.bounds.refusals import unsupported as _unsupported
@@ -60,6 +60,13 @@ class Graph:
             return None
         return Graph(self.steps[:-1]), last.operation  # type: ignore[return-value]
 
+    def under(self, statistics: Mapping[nn.Module, Statistics]) -> Graph:
+        """The network whose batch norm, layer by layer, normalises by these statistics of a batch.
+
+        They are constants of the bounds: what is bounded is one function of one image. Gradients go through them.
+        """
+        return Graph(tuple(replace(step, operation=step.operation.under(statistics)) for step in self.steps))
+
 
 def trace(module: nn.Module, *, as_is: bool = False) -> Graph:
     """The operations of a module as inference runs it; for an embedder, up to its unnormalised features.
@@ -67,6 +74,7 @@ def trace(module: nn.Module, *, as_is: bool = False) -> Graph:
     Linear, Conv2d, batch norm, ReLU and other non-decreasing activations, max and average pooling,
     flatten and sums of branches are known; anything else is an error that names it. With `as_is` every layer
     keeps the mode it has, which is for training on bounds: a proof would be of another function than inference.
+    Batch norm in train mode then has no statistics until it is given those of a batch (`Graph.under`).
     """
     with tracing(), nullcontext() if as_is else inference(module):
         return _trace(module)
@@ -76,10 +84,9 @@ def _trace(module: nn.Module) -> Graph:
     _check_plain(module)
     if isinstance(module, Embedder):
         module = nn.Sequential(module.normalise, module.network, module.flatten)
-    if any(m.training and isinstance(m, _MODE_MATTERS) for m in module.modules()):
+    if any(m.training and isinstance(m, _DropoutNd) for m in module.modules()):
         raise ModelError(
-            "bounds are of a network in eval mode, and batch norm or dropout of this one is in train mode; set "
-            "train.freeze_batch_norm=true, and leave dropout out"
+            "bounds know no dropout in train mode, which is drawn anew each time; leave dropout out"
         )
     try:
         traced = _Tracer().trace(module)
@@ -88,9 +95,6 @@ def _trace(module: nn.Module) -> Graph:
             f"the network cannot be traced by torch.fx, so it cannot be bounded: {cause}"
         ) from cause
     return _Reader(module).read(traced)
-
-
-_MODE_MATTERS = (_BatchNorm, _DropoutNd)
 
 
 def _check_plain(module: nn.Module) -> None:

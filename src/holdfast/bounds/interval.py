@@ -67,6 +67,12 @@ def all_boxes(graph: Graph, images: Box, *, rounding: bool, keep: bool = True) -
     return [boxes[i] for i in sorted(boxes)]
 
 
+def before_kinks(graph: Graph, boxes: list[Box]) -> list[Box]:
+    """Of the boxes of all steps, those that go into an activation with a kink at zero (ReLU)."""
+    entering = [(step.operation, boxes[i]) for step in graph.steps for i in step.inputs]
+    return [box for operation, box in entering if operation.unstable(box) is not None]
+
+
 def _only_layer_behind(graph: Graph, number: int) -> Linear | Convolution | None:
     """The layer that alone reads what step `number` gives, as it is or reshaped."""
     users = [(n, step) for n, step in enumerate(graph.steps) if number + 1 in step.inputs]

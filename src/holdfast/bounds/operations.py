@@ -27,7 +27,7 @@ layer is what `rounding` adds to its box: `error`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +45,8 @@ _SMALLEST_WEIGHT = TINY / _EXTRA
 _SMALLEST_VARIANCE = 2.0**-100
 OWN = 2.0**-40
 """The share of a number that float64 sums over a layer may err."""
+Statistics = tuple[Tensor, Tensor]
+"""The mean and the (biased) variance of each channel of a batch."""
 
 
 def allowance(terms: int, dtype: torch.dtype = torch.float32) -> float:
@@ -112,6 +114,10 @@ class Operation(ABC):
     @abstractmethod
     def backward(self, slope: Tensor, boxes: Sequence[Box]) -> tuple[list[Tensor], Tensor | float]:
         """Slopes at the inputs, and what is added to the constant (specifications, images)."""
+
+    def under(self, statistics: Mapping[nn.Module, Statistics]) -> Operation:
+        """The operation with its layer's statistics of a batch, where it has any."""
+        return self
 
     def unstable(self, box: Box) -> Tensor | None:
         """The numbers of its input whose bounds shape the lines of `backward`; None if tighter ones hardly would."""
@@ -292,7 +298,7 @@ class Convolution(Affine):
 
 
 class Scale(Affine):
-    """y = s·x + t, coordinate by coordinate: batch norm in eval mode, pixel normalisation, constants."""
+    """y = s·x + t, coordinate by coordinate: batch norm, pixel normalisation, constants."""
 
     terms = 5  # (x − mean) · inverse · weight + bias, however it is grouped
 
@@ -327,10 +333,18 @@ class Scale(Affine):
 
 
 class BatchNorm(Scale):
-    """Batch norm in eval mode; reads the layer each time, so that it follows training."""
+    """Batch norm by its running statistics, read each time so that it follows training, or by those of a batch.
 
-    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+    A layer that was traced in train mode takes no others than those of a batch (`under`).
+    """
+
+    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, statistics: Statistics | None = None) -> None:
         self.layer = layer
+        self._of_batch = statistics
+        self._learns = layer.training
+
+    def under(self, statistics: Mapping[nn.Module, Statistics]) -> Operation:
+        return BatchNorm(self.layer, statistics[self.layer]) if self.layer in statistics else self
 
     def bounded(self, box: Box, rounding: bool, *, spare: bool, paid: bool = False) -> Box:
         if box.centre.ndim != (4 if isinstance(self.layer, nn.BatchNorm2d) else 2):
@@ -338,15 +352,31 @@ class BatchNorm(Scale):
                 f"bounds know {type(self.layer).__name__} on vectors (BatchNorm1d) and on images (BatchNorm2d) "
                 f"alone, not on {box.centre.ndim - 1} axes"
             )
+        if self._learns and self._of_batch is None:
+            raise ModelError(
+                "bounds of batch norm in train mode need the statistics of a batch; give them with Graph.under, or "
+                "call .eval() before tracing"
+            )
         return super().bounded(box, rounding, spare=spare, paid=paid)
 
     def _shaped(self, values: Tensor) -> Tensor:
         return values.view(-1, 1, 1) if isinstance(self.layer, nn.BatchNorm2d) else values
 
     @property
+    def _mean(self) -> Tensor:
+        mean = self.layer.running_mean if self._of_batch is None else self._of_batch[0]
+        assert mean is not None
+        return mean
+
+    @property
+    def _variance(self) -> Tensor:
+        variance = self.layer.running_var if self._of_batch is None else self._of_batch[1]
+        assert variance is not None
+        return variance
+
+    @property
     def _inverse(self) -> Tensor:
-        assert self.layer.running_var is not None
-        return (self.layer.running_var + self.layer.eps).rsqrt()
+        return (self._variance + self.layer.eps).rsqrt()
 
     @property
     def scale(self) -> Tensor:  # type: ignore[override]
@@ -359,11 +389,10 @@ class BatchNorm(Scale):
 
         Infinite where the variance itself is near zero: it may be flushed, and then nothing is known.
         """
-        assert self.layer.running_var is not None
         gain = 1 + self._inverse.abs()
         if self.layer.weight is not None:
             gain = gain * (1 + self.layer.weight.abs())
-        unsure = ~(self.layer.running_var + self.layer.eps > _SMALLEST_VARIANCE)
+        unsure = ~(self._variance + self.layer.eps > _SMALLEST_VARIANCE)
         return self._shaped(gain.double().masked_fill(unsure, torch.inf))
 
     def size(self, share: float, dtype: torch.dtype) -> Tensor:
@@ -373,8 +402,7 @@ class BatchNorm(Scale):
 
     @property
     def _moved(self) -> Tensor:
-        assert self.layer.running_mean is not None
-        return self._shaped(self.layer.running_mean) * self.scale
+        return self._shaped(self._mean) * self.scale
 
     @property
     def bias(self) -> Tensor:  # type: ignore[override]
@@ -383,9 +411,8 @@ class BatchNorm(Scale):
     @property
     def parts(self) -> Tensor:  # type: ignore[override]
         """The two terms of the shift, which may nearly cancel and then hide their rounding."""
-        assert self.layer.running_mean is not None
         own = 0.0 if self.layer.bias is None else self._shaped(self.layer.bias).abs()
-        mean = self._shaped(self.layer.running_mean)
+        mean = self._shaped(self._mean)
         # What underflows on the way, times all that follows; the allowance is at least _EXTRA.
         return self._moved.abs() + own + _SMALLEST_WEIGHT * self._gain.to(mean.dtype) * (1 + mean.abs())
 

@@ -1,4 +1,4 @@
-"""The small plain networks: `small`, `large` and `c2f2`."""
+"""The small plain networks: `small`, `large`, `c2f2` and `cnn7-narrow`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ Conv = tuple[int, int, int, int]
 """Filters, kernel, stride, padding: Conv-f-k-s-p in Table 3."""
 
 _SMALL: tuple[Conv, ...] = ((16, 4, 2, 1), (32, 4, 1, 1))
+_CNN7 = ((1, 1), (1, 1), (2, 2), (2, 1), (2, 1))
+"""Filters, as multiples of the width, and stride of each 3×3 convolution."""
+_HIDDEN = 8
+"""Neurons of the hidden layer, as a multiple of the width."""
 _LARGE: tuple[Conv, ...] = ((64, 3, 1, 1), (64, 3, 1, 1), (128, 3, 2, 1), (128, 3, 1, 1), (128, 3, 1, 1))
 
 
@@ -62,6 +66,27 @@ def c2f2(spec: ImageSpec, dim: int) -> tuple[nn.Module, int]:
     return _sequence(layers, hidden, nn.ReLU(), nn.Linear(1024, dim)), dim
 
 
+def cnn7_narrow(spec: ImageSpec, dim: int, *, width: int = 16) -> tuple[nn.Module, int]:
+    """The seven-layer network of certified classification (Shi et al. 2021), a quarter as wide.
+
+    Five 3×3 convolutions, a hidden linear layer and the embedding layer, with batch norm behind each but the last.
+    `width=64` is that of the papers.
+    """
+    if width < 1:
+        raise ModelError(f"a width is at least 1, not {width}")
+    layers: list[nn.Module] = []
+    channels = spec.channels
+    sides: tuple[int, ...] = (spec.height, spec.width)
+    for multiple, stride in _CNN7:
+        filters = multiple * width
+        layers += [nn.Conv2d(channels, filters, 3, stride, 1, bias=False), nn.BatchNorm2d(filters), nn.ReLU()]
+        channels = filters
+        sides = tuple((side - 1) // stride + 1 for side in sides)
+    hidden = _HIDDEN * width
+    after = (nn.Linear(channels * math.prod(sides), hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU())
+    return _sequence(layers, *after, nn.Linear(hidden, dim)), dim
+
+
 def _sequence(layers: list[nn.Module], *after: nn.Module) -> nn.Module:
     network = nn.Sequential(*layers, nn.Flatten(1), *after[:-1])
     network.add_module("embedding", after[-1])
@@ -71,3 +96,4 @@ def _sequence(layers: list[nn.Module], *after: nn.Module) -> nn.Module:
 SMALL = Blueprint(small, dim=128, unit_norm=False, classifier="embedding.", min_side=4)
 LARGE = Blueprint(large, dim=128, unit_norm=False, classifier="embedding.")
 C2F2 = Blueprint(c2f2, dim=512, unit_norm=True, classifier="embedding.", min_side=4)
+CNN7_NARROW = Blueprint(cnn7_narrow, dim=128, unit_norm=False, classifier="embedding.")

@@ -15,9 +15,9 @@ from holdfast.models.efficientnet import EFFICIENTNET_LITE0
 from holdfast.models.embedder import Embedder
 from holdfast.models.inputs import as_spec
 from holdfast.models.pixels import PerChannel, pixels_for
-from holdfast.models.plain import C2F2, LARGE, SMALL
+from holdfast.models.plain import C2F2, CNN7_NARROW, LARGE, SMALL
 from holdfast.models.resnet import RESNET18, RESNET50
-from holdfast.models.vgg import VGG11
+from holdfast.models.vgg import VGG11, VGG11_BN
 from holdfast.models.weights import load_backbone, parse, read_bytes
 from holdfast.spec import ImageSpec
 
@@ -25,9 +25,11 @@ MODELS: dict[str, Blueprint] = {
     "small": SMALL,
     "large": LARGE,
     "c2f2": C2F2,
+    "cnn7-narrow": CNN7_NARROW,
     "resnet18": RESNET18,
     "resnet50": RESNET50,
     "vgg11": VGG11,
+    "vgg11-bn": VGG11_BN,
     "efficientnet-lite0": EFFICIENTNET_LITE0,
 }
 

@@ -196,6 +196,8 @@ class Plan(Table):
     candidates: int = Field(ge=1)
     ks: list[int]
     tests: dict[str, Test] = {}
+    held_out: bool = False
+    """Certificates and ER-Recall on images that each run kept from training, to choose settings, not the test part."""
     attacks: AttackPlan | None = None
     suite: SuitePlan | None = None
     smoothing: SmoothPlan | None = None

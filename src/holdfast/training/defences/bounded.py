@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from holdfast.bounds import Box, Graph, image_box, interval_bounds, trace
+from holdfast.bounds.interval import all_boxes
+from holdfast.bounds.operations import Statistics
 from holdfast.errors import ConfigError
+from holdfast.training.adversary import Search, Triple, perturb
+from holdfast.training.batch_norm import held, recorded
 from holdfast.training.defences.base import Defence, DefenceOptions, Moment
 from holdfast.training.processes import unshared
 from holdfast.training.schedules import ramp
@@ -42,6 +47,7 @@ class Bounded(Defence):
     def __init__(self) -> None:
         super().__init__()
         self._graph: Graph | None = None
+        self._statistics: dict[nn.Module, Statistics] = {}
 
     def prepare(self, embedder: nn.Module) -> list[str]:
         check_features(embedder)
@@ -56,11 +62,40 @@ class Bounded(Defence):
         initialise(embedder)
         return []
 
+    def embed(self, embedder: nn.Module, images: Tensor) -> Tensor:
+        """The clean pass of a step: the vectors. Boxes of the same step then normalise by its batch statistics."""
+        with recorded(unshared(embedder)) as self._statistics:
+            vectors: Tensor = embedder(images)
+        return vectors
+
     def box(self, embedder: nn.Module, images: Tensor, eps: float) -> Box:
         """The box of the features; its centre is not the clean embedding, except through affine layers."""
+        return interval_bounds(self.graph(embedder), image_box(images, eps, clip=self.options.clip))
+
+    def boxes(self, embedder: nn.Module, images: Tensor, eps: float) -> list[Box]:
+        """The boxes of the images and of every step of `graph`; the last is `box`."""
+        return all_boxes(self.graph(embedder), image_box(images, eps, clip=self.options.clip), rounding=False)
+
+    def graph(self, embedder: nn.Module) -> Graph:
+        """The network with the statistics of this step's clean pass, where batch norm learns."""
         if self._graph is None:
             self._graph = trace(unshared(embedder), as_is=True)
-        return interval_bounds(self._graph, image_box(images, eps, clip=self.options.clip))
+        return self._graph.under(self._statistics) if self._statistics else self._graph
+
+    def perturbed(
+        self, embedder: nn.Module, images: Tensor, goal: Callable[[Tensor], Tensor], search: Search
+    ) -> Tensor:
+        """Images within `search.eps` whose embeddings lower `goal`; batch norm as in the clean pass."""
+        nobody = images[:0]
+        with held(self._statistics, detached=True):
+            found = perturb(embedder, Triple(images, nobody, nobody), None, "a", lambda z: goal(z.a), search)
+        return found.images.a
+
+    def embed_perturbed(self, embedder: nn.Module, images: Tensor) -> Tensor:
+        """Vectors of other images than the clean ones; batch norm as in the clean pass, with gradients through it."""
+        with held(self._statistics):
+            vectors: Tensor = embedder(images)
+        return vectors
 
     def ramped(self, at: Moment, first: float, last: float) -> float:
         """A value that goes from `first` to `last` over the ramp."""
@@ -78,7 +113,8 @@ def check_features(embedder: nn.Module) -> None:
 def initialise(embedder: nn.Module) -> None:
     """Normal weights of standard deviation √(2π)/fan-in on all convolutions and all but the last linear layer.
 
-    With them the mean size of a box neither grows nor shrinks from layer to layer (Shi et al. 2021).
+    With them the mean size of a box neither grows nor shrinks from layer to layer (Shi et al. 2021). Batch norm keeps
+    its scale 1 and shift 0: it divides boxes and images by the same number.
     """
     layers = [m for m in embedder.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     for layer in layers[:-1]:

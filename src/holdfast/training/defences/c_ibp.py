@@ -47,7 +47,7 @@ class CIbp(Bounded):
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         eps, kappa = self.ramped(at, 0.0, self.options.eps), self.ramped(at, 1.0, self.options.kappa)
-        embeddings = embedder(batch.images)
+        embeddings = self.embed(embedder, batch.images)
         loss = kappa * F.cross_entropy(self.head(torch.relu(embeddings)), batch.labels)
         if kappa < 1:
             box = self.logits(self.box(embedder, batch.images, eps))

@@ -40,7 +40,7 @@ class CertifiedMargin(Bounded):
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         eps, kappa = self.ramped(at, 0.0, self.options.eps), self.ramped(at, 1.0, self.options.kappa)
-        embeddings = embedder(batch.images)
+        embeddings = self.embed(embedder, batch.images)
         box = self.box(embedder, batch.images, eps)
         scale = spread(embeddings)
         anchor, positive, negative = random_triplets(batch.labels)

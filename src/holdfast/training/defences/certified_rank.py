@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from holdfast.bounds import distance_bounds
+from holdfast.bounds import Box, distance_bounds
+from holdfast.bounds.interval import before_kinks
 from holdfast.errors import ConfigError
+from holdfast.training.adversary import Search
+from holdfast.training.batch_norm import learns_statistics
 from holdfast.training.defences.base import Batch, Moment, Terms
 from holdfast.training.defences.bounded import Bounded, BoundedOptions
 from holdfast.training.defences.certified_margin import spread
+from holdfast.training.defences.regularisers import balance, tightness
 from holdfast.training.losses import distances
 from holdfast.training.samplers import Sampler, Shuffled, SpreadGroups
 
@@ -43,6 +47,25 @@ class CertifiedRankOptions(BoundedOptions):
     """Weight of the count over other-class candidates alone."""
     clean: float = Field(default=0.3, ge=0)
     """Weight of the count, without an attack, of other-class items nearer than the nearest right one."""
+    attacked: float = Field(default=0.0, ge=0, le=1)
+    """Share of the loss that is of attacked images instead of boxes: 1 − α of MTL-IBP (De Palma et al. 2024)."""
+    box_share: float = Field(default=1.0, gt=0, le=1)
+    """Below 1: boxes of this share of eps around attacked images that stay within eps (SABR; Müller et al. 2023)."""
+    attack_steps: int = Field(default=8, ge=1)
+    """Signed steps of the search for attacked images, each of a quarter of its eps."""
+    regularise: float = Field(default=0.0, ge=0)
+    """Weight of the regularisers of Shi et al. (2021) as the ramp begins; it falls to 0 at the ramp's end."""
+
+    @model_validator(mode="after")
+    def _one_mixture(self) -> Self:
+        if self.attacked and self.box_share < 1:
+            raise ValueError("attacked and box_share are two ways to mix attacks in; give one of them")
+        return self
+
+    @property
+    def searches(self) -> bool:
+        """Whether a step looks for attacked images."""
+        return bool(self.attacked) or self.box_share < 1
 
 
 class CertifiedRank(Bounded):
@@ -77,6 +100,12 @@ class CertifiedRank(Bounded):
             return Shuffled(len(labels), batch, seed)
         return SpreadGroups(labels, batch, PARTNERS, seed)
 
+    def gradients(self, batch: int) -> float:
+        """Those of the search for attacked images come on top, once eps is above 0."""
+        o = self.options
+        searched = self._boxes(batch) * (o.attack_steps + bool(o.attacked)) if o.searches else 0
+        return batch + searched * (1 - o.ramp_start)
+
     def _boxes(self, batch: int) -> int:
         """How many images of a batch are attacked."""
         return min(80, batch * 4 // 5) if self.options.boxes is None else self.options.boxes
@@ -87,23 +116,61 @@ class CertifiedRank(Bounded):
         if at.done >= o.ramp_end and torch.rand(()).item() < o.small_share:
             eps = o.eps * o.small_eps
         temperature = self.ramped(at, o.first_temperature, o.temperature)
-        attacked, labels = batch.images[:boxes], batch.labels
-        box = self.box(embedder, attacked, eps)
-        plain = embedder(batch.images[boxes:])
+        images, others, labels = batch.images[:boxes], batch.images[boxes:], batch.labels
+        same = labels[:boxes, None] == labels[None, boxes:]
+        # The clean pass comes last where nothing waits for it: sums of gradients keep the order of runs of before.
+        first = self.embed(embedder, others) if o.searches or learns_statistics(embedder) else None
+        around, reach, moved = images, eps, None
+        if first is not None and eps and o.searches:
+            reach = eps if o.attacked else eps * o.box_share
+            within = eps if o.attacked else eps - reach
+            moved = self._moved(embedder, images, first.detach(), same, within)
+            around = images if o.attacked else moved
+        layers = self.boxes(embedder, around, reach)
+        plain = self.embed(embedder, others) if first is None else first
+        box = layers[-1]
         # An unclipped box is centred at the image, but its features are not at the image's features.
         scale = spread(torch.cat([box.centre, plain]))
-        upper, lower = distance_bounds(box, plain)
-        same = labels[:boxes, None] == labels[None, boxes:]
-        size = box.radius.norm(dim=1)
         width = temperature * scale
-        query = self._log_rank(upper, lower, same, size[:, None].expand_as(upper), width)
-        candidate = self._log_rank(upper.T, lower.T, same.T, size[None].expand_as(upper.T), width)
-        loss = 0.5 * (query + candidate) + 0.01 * scale.log().square()
+        ranks = self._log_ranks(box, plain, same, width)
+        logs = {"eps": eps, "temperature": temperature, "scale": scale.item()}
+        logs["radius"] = box.radius.norm(dim=1).mean().item()
+        if o.attacked and moved is not None:
+            vectors = self.embed_perturbed(embedder, moved)
+            hit = self._log_ranks(Box(vectors, torch.zeros_like(vectors)), plain, same, width)
+            logs["attacked"] = hit.item()
+            ranks = (1 - o.attacked) * ranks + o.attacked * hit
+        loss = ranks + 0.01 * scale.log().square()
         if o.clean:
             own = (labels[boxes:, None] == labels[None, boxes:]).fill_diagonal_(False)
             loss = loss + o.clean * self._log_ahead(distances(plain), own, width)
-        logs = {"eps": eps, "temperature": temperature, "scale": scale.item(), "radius": size.mean().item()}
+        if o.regularise and eps and at.done < o.ramp_end:
+            before = before_kinks(self.graph(embedder), layers)
+            extra = tightness(layers[0], before) + balance(before)
+            logs["regularisers"] = extra.item()
+            loss = loss + o.regularise * (1 - eps / o.eps) * extra
         return Terms(loss, plain, logs, labels[boxes:])
+
+    def _moved(self, embedder: nn.Module, images: Tensor, plain: Tensor, same: Tensor, eps: float) -> Tensor:
+        """The images, moved away from the nearest right item of the batch and towards the nearest wrong one."""
+        both = same.any(1) & (~same).any(1)
+
+        def goal(vectors: Tensor) -> Tensor:
+            distance = torch.cdist(vectors, plain)
+            right = torch.where(same, distance, torch.inf).amin(1)
+            wrong = torch.where(same, torch.inf, distance).amin(1)
+            return (wrong - right)[both].sum()
+
+        search = Search(eps, self.options.attack_steps, eps / 4, jitter=1.0, early_stop=False)
+        return self.perturbed(embedder, images, goal, search)
+
+    def _log_ranks(self, box: Box, plain: Tensor, same: Tensor, width: Tensor) -> Tensor:
+        """The mean over query attacks (rows) and candidate attacks (columns) of one matrix of distances."""
+        upper, lower = distance_bounds(box, plain)
+        size = box.radius.norm(dim=1)
+        query = self._log_rank(upper, lower, same, size[:, None].expand_as(upper), width)
+        candidate = self._log_rank(upper.T, lower.T, same.T, size[None].expand_as(upper.T), width)
+        return 0.5 * (query + candidate)
 
     def _log_ahead(self, distance: Tensor, same: Tensor, width: Tensor) -> Tensor:
         """Mean log of δ + the smooth number of other-class items nearer than the nearest same-class one."""

@@ -69,7 +69,7 @@ class Fctb(Bounded):
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         assert self._before is not None
         kappa = self.options.kappa
-        embeddings = embedder(batch.images)
+        embeddings = self.embed(embedder, batch.images)
         with torch.no_grad():
             before = self._before(batch.images)
         kept = (embeddings - before).norm(dim=1).mean()

@@ -35,7 +35,7 @@ class Tbt(Bounded):
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         eps, kappa = self.ramped(at, 0.0, self.options.eps), self.ramped(at, 1.0, self.options.kappa)
-        embeddings = embedder(batch.images)
+        embeddings = self.embed(embedder, batch.images)
         distance = distances(embeddings)
         triplets = random_triplets(batch.labels)
         logs = {"eps": eps, "kappa": kappa}
