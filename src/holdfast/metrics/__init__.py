@@ -1,6 +1,7 @@
 """Numbers from embeddings and rows: what a search finds, and how much of it is right."""
 
 from holdfast.metrics.clusters import cluster, nmi
+from holdfast.metrics.order import chance_overlap, class_overlap
 from holdfast.metrics.ranking import Distances, Outcomes, rank
 from holdfast.metrics.summary import (
     Summary,
@@ -17,6 +18,8 @@ __all__ = [
     "Outcomes",
     "Summary",
     "bootstrap",
+    "chance_overlap",
+    "class_overlap",
     "cluster",
     "hit_rate",
     "nmi",
