@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.models import Embedder
+from holdfast.models import CandidateSide, Embedder
 from holdfast.models.embedder import placement
 from holdfast.models.inference import plain_arithmetic
 from holdfast.models.inputs import Shape
@@ -36,6 +36,10 @@ class Access(ABC):
         """Vectors through which gradients flow."""
         raise ConfigError("this model gives no gradients")
 
+    def of_candidates(self) -> Access:
+        """The same model as it embeds candidates."""
+        return self
+
     @contextmanager
     def ready(self) -> Iterator[None]:
         """Everything about the model is as attacks need it inside the block, and as it was afterwards."""
@@ -47,20 +51,29 @@ class WhiteBox(Access):
 
     gradients = True
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, side: CandidateSide | None = None) -> None:
+        self.module, self._side = module, side
         self.device, self.dtype = placement(module)
         self.shape = module.spec.shape if isinstance(module, Embedder) else None
 
     def see(self, images: Tensor) -> Tensor:
         with torch.no_grad():
-            return _vectors(self.module(images), len(images))
+            return _vectors(self._through(images), len(images))
 
     def embed(self, images: Tensor) -> Tensor:
-        vectors: Tensor = self.module(images)
+        vectors = self._through(images)
         if not vectors.requires_grad:
             raise ModelError("the embedder passes no gradient on to its images; use nes or spsa")
         return vectors
+
+    def of_candidates(self) -> Access:
+        if not isinstance(self.module, Embedder) or self.module.candidate_side is None:
+            return self
+        return WhiteBox(self.module, self.module.candidate_side)
+
+    def _through(self, images: Tensor) -> Tensor:
+        vectors: Tensor = self.module(images)
+        return vectors if self._side is None else self._side(vectors)
 
     @contextmanager
     def ready(self) -> Iterator[None]:

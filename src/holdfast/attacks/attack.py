@@ -121,6 +121,8 @@ class Attack:
         signed step can enlarge where a gradient is nearly zero). `start`: images to start from.
         """
         access = as_access(model)
+        if self.objective.alters == "candidates":
+            access = access.of_candidates()
         self._check(access)
         total, read = _reader(access, images)
         numbers = range(total) if numbers is None else numbers

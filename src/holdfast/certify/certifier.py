@@ -130,10 +130,20 @@ class Certifier:
         box = self.box(images, eps)
         return normalised(box) if self._embedder.unit_norm else box
 
+    def candidate_box(self, images: Tensor, eps: float) -> Box:
+        """The box of the vectors that images have as candidates."""
+        side = self._embedder.candidate_side
+        if side is None:
+            return self.unit_box(images, eps)
+        box = self.box(images, eps)
+        lower, upper = side.bounds(box.lower, box.upper)
+        # More than halving and adding again can lose.
+        return Box((lower + upper) / 2, (upper - lower) / 2 + 2.0**-50 * (lower.abs() + upper.abs()))
+
     def candidates(self, images: Tensor, eps: float) -> Box:
         """The boxes of altered candidates; asked again for the same ones, they are at hand."""
         if self._candidates is None or self._candidates[0] is not images or self._candidates[1] != eps:
-            self._candidates = (images, eps, self.unit_box(images, eps))
+            self._candidates = (images, eps, self.candidate_box(images, eps))
         return self._candidates[2]
 
     def backward(self, images: Tensor, eps: float | Tensor, ks: Sequence[int] | None = None) -> Backward:

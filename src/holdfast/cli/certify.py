@@ -19,6 +19,7 @@ from holdfast.cli.output import (
     number,
     print_json,
     print_table,
+    said_of,
 )
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def certify(
     named = "-".join([part, *(str(t).replace(":", "_").replace("/", "over") for t in threats)])
     box = "" if clip else "-unclipped"
     default = home / "certifications" / f"{named}-{method}{box}-q{queries}-c{candidates}-s{seed}"
-    title = f"{part}: {queries:,} queries, {candidates:,} candidates, method {method}"
+    title = f"{part}: {queries:,} queries, {candidates:,} candidates, method {method}{said_of(embedder)}"
     settings: dict[str, Any] = {
         "queries": queries,
         "candidates": candidates,

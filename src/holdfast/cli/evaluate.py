@@ -20,6 +20,7 @@ from holdfast.cli.output import (
     number,
     print_json,
     print_table,
+    said_of,
 )
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def evaluate(
             ["by chance", *(number(v) for v in summary.chance.values())],
             ["true recall", *(number(v) for v in summary.recall.values())],
         ],
-        title=f"{dataset.name}, {dataset.split} split: {summary.queries:,} queries",
+        title=f"{dataset.name}, {dataset.split} split: {summary.queries:,} queries{said_of(embedder)}",
     )
     print(
         f"mAP {number(summary.map)}  mAP@R {number(summary.map_at_r)}  "

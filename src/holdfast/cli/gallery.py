@@ -27,6 +27,7 @@ Path_ = Annotated[
 def info(path: Path_, json: Json = False) -> None:
     """What a gallery holds and which embedder made it."""
     from holdfast.gallery import open_gallery
+    from holdfast.models.sides import side_of
 
     with open_gallery(path, readonly=True) as gallery:
         found = gallery.info
@@ -41,6 +42,7 @@ def info(path: Path_, json: Json = False) -> None:
         "location": found.embedder.location,
         "architecture": found.embedder.card.get("architecture", {}).get("name"),
         "smoothed": found.embedder.card.get("smoothed"),
+        "candidate_side": found.embedder.card.get("candidate_side"),
         "metric": _metric(found.embedder.card.get("metric")),
         "boxes": found.boxes,
         "index": found.index,
@@ -56,6 +58,10 @@ def info(path: Path_, json: Json = False) -> None:
         **searched,
     }
     document["smoothed"] = ", ".join(f"{key} {value}" for key, value in shown.items()) or "no"
+    side = document["candidate_side"]
+    document["candidate_side"] = (
+        "that of queries" if side is None else f"{side['name']} ({side_of(side).says})"
+    )
     document["boxes"] = ", ".join(f"linf:{eps:g}" for eps in found.boxes) or "none"
     print_table(["", ""], [[key, str(value)] for key, value in document.items()])
 

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from holdfast.data import Skipped
+    from holdfast.models import AnyEmbedder
     from holdfast.threat import Threat
 
 Json = Annotated[
@@ -76,6 +77,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     if title is not None:
         print(title)
     console.print(table)
+
+
+def said_of(embedder: AnyEmbedder) -> str:
+    """What a title must say of an embedder."""
+    return f" ({embedder.says})" if embedder.says else ""
 
 
 def note(line: str) -> None:

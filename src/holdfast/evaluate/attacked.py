@@ -117,7 +117,7 @@ def set_scene(task: Task, asked: Numbers, found: Numbers) -> Scene:
         asked=asked,
         found=found,
         queries=vectors[np.searchsorted(union, asked)],
-        candidates=vectors[np.searchsorted(union, found)],
+        candidates=task.embedder.as_candidates(vectors[np.searchsorted(union, found)]),
         query_labels=torch.from_numpy(labels[asked]),
         candidate_labels=torch.from_numpy(labels[found]),
         own=torch.tensor([where.get(images.ids[q], -1) for q in asked]),

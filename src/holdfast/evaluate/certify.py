@@ -148,7 +148,7 @@ class _Proofs:
 
     @cached_property
     def _vectors(self) -> Tensor:
-        return self.embedder.embed(self._pool).double()
+        return self.embedder.embed_candidates(self._pool).double()
 
 
 def read_certification(folder: Path) -> Certification:

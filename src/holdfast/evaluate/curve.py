@@ -150,7 +150,7 @@ class _Reaches:
     @cached_property
     def _vectors(self) -> Tensor:
         """The candidates'."""
-        return self.embedder.embed(to_unit(self.images.batch(self.found))).double()
+        return self.embedder.embed_candidates(to_unit(self.images.batch(self.found))).double()
 
 
 def read_curve(folder: Path) -> Curve:

@@ -77,6 +77,8 @@ class ErAttempt:
         altered = attack.run(
             self.embedder, pixels, seed=self.seed, numbers=numbers, batch_size=self.batch_size
         )
+        if wish.alters == "candidates":
+            return altered, self.embedder.embed_candidates(altered.images)
         return altered, self.embedder.embed(altered.images)
 
 

@@ -105,6 +105,8 @@ class Task:
         }
         if (trained_in := (self.embedder.card or {}).get("precision")) not in (None, IN_FLOAT32):
             header["trained_in"] = trained_in
+        if self.embedder.says:
+            header["says"] = self.embedder.says
         with exclusive(self.folder, self.kind):
             yield RowWriter(self.folder / ROWS, header, columns)
 

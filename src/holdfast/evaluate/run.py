@@ -64,7 +64,8 @@ def evaluate(
         union = np.union1d(asked, found)
         vectors = task.vectors(union)
         place = np.searchsorted(union, asked), np.searchsorted(union, found)
-        _write_rows(writer, images, labels, vectors, (asked, found), place, settings)
+        sides = vectors[place[0]], embedder.as_candidates(vectors[place[1]])
+        _write_rows(writer, images, labels, sides, (asked, found), settings)
         rows = writer.read()
         save_pictures(out, rows, sheet(rows), images)
         summary = summarise(rows.columns, ks)
@@ -88,9 +89,8 @@ def _write_rows(
     writer: RowWriter,
     images: ImageSet,
     labels: NDArray[np.int64],
-    vectors: torch.Tensor,
+    vectors: tuple[torch.Tensor, torch.Tensor],
     drawn: tuple[NDArray[np.int64], NDArray[np.int64]],
-    place: tuple[NDArray[np.int64], NDArray[np.int64]],
     config: dict[str, Any],
 ) -> None:
     asked, found = drawn
@@ -98,7 +98,7 @@ def _write_rows(
     # An image is its own match by id, wherever it stands in either list.
     where = {images.ids[c]: i for i, c in enumerate(found)}
     self_match = torch.tensor([where.get(images.ids[q], -1) for q in asked])
-    queries, candidates = vectors[place[0]], vectors[place[1]]
+    queries, candidates = vectors
     clusters = cluster(queries.numpy(), len(np.unique(labels[asked])), config["seed"])
     blocks = rank(
         queries,

@@ -175,7 +175,9 @@ class _Suite:
         scene, embedder = self.scene, self.embedder
         trials = make_trials(scene, self._gallery, name, self.seed, span)
         altered = _run(embedder, scene, trials, how, self.threat, self.seed, self.batch_size)
-        measured = measure(scene, trials, embedder.embed(altered.images))
+        on_candidates = OBJECTIVES[name].alters == "candidates"
+        embed = embedder.embed_candidates if on_candidates else embedder.embed
+        measured = measure(scene, trials, embed(altered.images))
         worst = None
         if shown:
             hurt = damage(name, measured["before"], measured["after"])

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.bounds import Box, normalised
+from holdfast.bounds import Box
 from holdfast.certify.certifier import Certifier
 from holdfast.gallery.boxes import Boxes
 from holdfast.models import AnyEmbedder, to_unit
@@ -43,9 +43,8 @@ class Bounder:
         """
         parts = []
         for first in range(0, len(pixels), _BATCH):
-            box = self.features(to_unit(torch.from_numpy(pixels[first : first + _BATCH])), eps)
+            box = self.certifier.candidate_box(to_unit(torch.from_numpy(pixels[first : first + _BATCH])), eps)
             if self.unit_norm:
-                box = normalised(box)
                 sure = torch.isfinite(box.radius) & torch.isfinite(box.centre)
                 box = Box(torch.where(sure, box.centre, 0.0), torch.where(sure, box.radius, _UNIT))
             parts.append(box)

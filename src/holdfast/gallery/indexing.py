@@ -270,7 +270,7 @@ class _Maker:
         self._bounder = Bounder(embedder) if sizes or more is not None else None
 
     def vectors(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self._embedder.embed(pixels).numpy()
+        return self._embedder.embed_candidates(pixels).numpy()
 
     def boxes(self, pixels: NDArray[np.uint8], sizes: Sequence[float]) -> dict[float, Boxes]:
         return {eps: self._bounder.boxes(pixels, eps) for eps in sizes if self._bounder is not None}

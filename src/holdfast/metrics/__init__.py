@@ -2,6 +2,7 @@
 
 from holdfast.metrics.chance import chance_hit_rate, chance_of_draw
 from holdfast.metrics.clusters import cluster, nmi
+from holdfast.metrics.order import chance_overlap, class_overlap
 from holdfast.metrics.ranking import Distances, Outcomes, rank
 from holdfast.metrics.summary import (
     Summary,
@@ -20,6 +21,8 @@ __all__ = [
     "bootstrap",
     "chance_hit_rate",
     "chance_of_draw",
+    "chance_overlap",
+    "class_overlap",
     "cluster",
     "hit_rate",
     "nmi",

@@ -10,6 +10,7 @@ from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, ImageSource, to_unit
 from holdfast.models.modes import evaluating, set_batch_norm_eval
 from holdfast.models.registry import MODELS, build
+from holdfast.models.sides import CandidateSide, ClassCode
 from holdfast.models.smoothed import Smoothed
 from holdfast.models.wrap import wrap
 
@@ -18,6 +19,8 @@ __all__ = [
     "MODELS",
     "WEIGHTS",
     "AnyEmbedder",
+    "CandidateSide",
+    "ClassCode",
     "Embedder",
     "Foreign",
     "ImageSource",

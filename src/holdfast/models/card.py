@@ -54,6 +54,8 @@ class Card(BaseModel):
     created: str
     fingerprint: str
     weights: WeightsFile
+    candidate_side: dict[str, JsonValue] | None = None
+    """How candidates' vectors are made of queries', where they are not the same."""
     precision: str = IN_FLOAT32
     """Of the products while it was trained, PRECISION@STEP for each step from which on one was used."""
 

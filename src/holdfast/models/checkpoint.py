@@ -16,6 +16,7 @@ from holdfast.files import atomic_write, storage_error
 from holdfast.models.card import IN_FLOAT32, Card, WeightsFile, make_card, read_card
 from holdfast.models.embedder import Embedder
 from holdfast.models.registry import construct
+from holdfast.models.sides import side_of
 from holdfast.models.weights import fit, parse, read_bytes, refuse_pickle
 from holdfast.models.wrap import WRAPPED, layers_digest, wrap
 
@@ -132,6 +133,9 @@ def _rebuild(card: Card, tensors: dict[str, Tensor], folder: Path) -> Embedder:
         # On the meta device nothing is drawn or allocated; every tensor then comes from the file.
         with torch.device("meta"):
             network, dim, architecture = construct(name, card.spec, card.dim, options)
+        side = None if card.candidate_side is None else side_of(card.candidate_side)
+        if side is not None:
+            side.check(dim, card.unit_norm)
     except CheckpointError:
         raise
     except (ModelError, TypeError) as cause:
@@ -144,6 +148,7 @@ def _rebuild(card: Card, tensors: dict[str, Tensor], folder: Path) -> Embedder:
         unit_norm=card.unit_norm,
         pixels=card.pixels,
         architecture=architecture,
+        candidate_side=side,
     )
 
 
@@ -159,6 +164,7 @@ def _rewrap(card: Card, tensors: dict[str, Tensor], module: nn.Module | None, fo
     if layers_digest(module) != card.architecture.get("layers"):
         raise CheckpointError(f"{folder} holds a wrapped {kind} with other layers than the module given")
     fit(module, tensors, str(folder / WEIGHTS))
+    side = None if card.candidate_side is None else side_of(card.candidate_side)
     mean, std = (card.pixels.mean, card.pixels.std) if card.pixels else (None, None)
-    embedder = wrap(module, card.spec, mean=mean, std=std, unit_norm=card.unit_norm)
+    embedder = wrap(module, card.spec, mean=mean, std=std, unit_norm=card.unit_norm, candidate_side=side)
     return embedder

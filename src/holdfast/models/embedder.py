@@ -19,11 +19,14 @@ from holdfast.models.inference import inference
 from holdfast.models.inputs import Images, reader
 from holdfast.models.modes import set_batch_norm_eval
 from holdfast.models.pixels import Normalise, Pixels
+from holdfast.models.sides import CandidateSide, Sided
 from holdfast.spec import ImageSpec, Resample
 
 
-class Embedder(nn.Module):
+class Embedder(Sided, nn.Module):
     """f: images in [0, 1] (N×C×H×W floats) → vectors (N×dim). Pixel normalisation is inside.
+
+    These are the vectors of queries; candidates have the same, unless it has a `candidate_side`.
 
     `architecture` holds the registered name and options that rebuild `network`. With
     `freeze_batch_norm` set, `train()` leaves batch-norm layers in eval mode. `forward` and
@@ -60,8 +63,12 @@ class Embedder(nn.Module):
         pixels: Pixels | None,
         architecture: Mapping[str, Any],
         flatten: bool = False,
+        candidate_side: CandidateSide | None = None,
     ) -> None:
         super().__init__()
+        if candidate_side is not None:
+            candidate_side.check(dim, unit_norm)
+        self.candidate_side = candidate_side
         self.spec = spec
         self.dim = dim
         self.unit_norm = unit_norm
@@ -149,6 +156,7 @@ class Embedder(nn.Module):
             if self.pixels is None
             else {"mean": list(self.pixels.mean), "std": list(self.pixels.std)},
             **({} if self.metric is None else {"metric": self.metric}),
+            **({} if self.candidate_side is None else {"candidate_side": self.candidate_side.describe()}),
         }
 
     def settings(self) -> str:

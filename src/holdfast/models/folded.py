@@ -60,6 +60,11 @@ def matrix_of(kept: dict[str, Any]) -> Matrix:
 
 def under_metric(base: Embedder | Foreign, kept: dict[str, Any]) -> Embedder | Foreign:
     """`base` with the metric behind its vectors, after their normalisation if there is one; `base` stays as it is."""
+    if base.candidate_side is not None:
+        raise ModelError(
+            f"a metric is for embedders whose candidates have the vectors of queries, and those of this one are a "
+            f"{base.candidate_side.name}; index without --metric"
+        )
     matrix = matrix_of(kept)
     if base.dim != matrix.shape[1]:
         raise ModelError(

@@ -16,10 +16,11 @@ from holdfast.errors import ModelError
 from holdfast.models.fingerprint import CURRENT, probes, roughly, shown
 from holdfast.models.inference import plain_arithmetic
 from holdfast.models.inputs import Images, as_spec, reader
+from holdfast.models.sides import Sided
 from holdfast.spec import ImageSpec, Resample
 
 
-class Foreign:
+class Foreign(Sided):
     """`function`: images in [0, 1] (N×C×H×W float32) → vectors (N×D, a tensor or an array), a black box.
 
     It has what searching, evaluating and attacking need of an embedder. `name` and `source` (a digest

@@ -17,6 +17,7 @@ from holdfast.models.inputs import as_spec
 from holdfast.models.pixels import PerChannel, pixels_for
 from holdfast.models.plain import C2F2, CNN7_NARROW, LARGE, SMALL
 from holdfast.models.resnet import RESNET18, RESNET50
+from holdfast.models.sides import CandidateSide
 from holdfast.models.vgg import VGG11, VGG11_BN
 from holdfast.models.weights import load_backbone, parse, read_bytes
 from holdfast.spec import ImageSpec
@@ -44,6 +45,7 @@ def build(
     mean: PerChannel | None = None,
     std: PerChannel | None = None,
     freeze_batch_norm: bool = False,
+    candidate_side: CandidateSide | None = None,
     **options: Any,
 ) -> Embedder:
     """A new embedder with the network `name`; what is not given is the network's own default.
@@ -75,6 +77,7 @@ def build(
         unit_norm=blueprint.unit_norm if unit_norm is None else unit_norm,
         pixels=pixels_for(spec, mean, std) or blueprint.pixels,
         architecture=architecture,
+        candidate_side=candidate_side,
     )
     embedder.freeze_batch_norm = freeze_batch_norm
     embedder.pretrained = pretrained or weights is not None

@@ -25,6 +25,7 @@ from holdfast.models.foreign import Foreign
 from holdfast.models.inference import inference
 from holdfast.models.inputs import Images, reader
 from holdfast.models.onnx import compiled
+from holdfast.models.sides import Sided
 from holdfast.randomness import generator
 from holdfast.spec import ImageSpec
 
@@ -42,7 +43,7 @@ def with_rounding(bound: float | None) -> float | None:
     return None if bound is None else bound * (1 + ROUNDING)
 
 
-class Smoothed:
+class Smoothed(Sided):
     """The mean of `samples` noisy copies' vectors, where an embedder is wanted; ‖h‖ ≤ `bound`.
 
     With normalised vectors the bound is 1; for others it must be known and given. Certificates are about
@@ -68,6 +69,11 @@ class Smoothed:
             raise ModelError(f"samples go through {' or '.join(get_args(Backend))}, not '{backend}'")
         if backend == "onnx" and not isinstance(base, Embedder):
             raise ModelError("the backend onnx is for embedders of ours; other models have their own way")
+        if base.candidate_side is not None:
+            raise ModelError(
+                f"smoothing is for embedders whose candidates have the vectors of queries, and those of this one are "
+                f"a {base.candidate_side.name}; index without --smooth"
+            )
         if not (math.isfinite(sigma) and sigma > 0):
             raise ModelError(f"the noise needs a standard deviation above 0, not {sigma}")
         if samples < 1:

@@ -12,6 +12,7 @@ from holdfast.models.embedder import Embedder, placement
 from holdfast.models.inference import inference
 from holdfast.models.inputs import as_spec
 from holdfast.models.pixels import PerChannel, pixels_for
+from holdfast.models.sides import CandidateSide
 from holdfast.spec import ImageSpec
 
 WRAPPED = "wrapped"
@@ -24,11 +25,13 @@ def wrap(
     mean: PerChannel | None = None,
     std: PerChannel | None = None,
     unit_norm: bool = False,
+    candidate_side: CandidateSide | None = None,
 ) -> Embedder:
     """`module` as an embedder of `spec` images; it is used, not copied.
 
     `mean` and `std` are the pixel normalisation the module was trained with, if it does not do it
-    itself. One dummy batch shows the embedding size and that the output is a finite vector per
+    itself. `candidate_side` says how candidates' vectors are made of its output, where they are not
+    the same. One dummy batch shows the embedding size and that the output is a finite vector per
     image (N×D; N×D×1×1 is flattened).
     """
     if not isinstance(module, nn.Module):
@@ -50,6 +53,9 @@ def wrap(
     embedder.normalise.to(device=device, dtype=dtype)
     output = _probe(embedder, device, dtype)
     embedder.dim = output.shape[1]
+    if candidate_side is not None:
+        candidate_side.check(embedder.dim, unit_norm)
+        embedder.candidate_side = candidate_side
     embedder.architecture["layers"] = layers_digest(module)
     if output.dim() == 2:
         embedder.flatten = nn.Identity()

@@ -20,6 +20,7 @@ from holdfast.evaluate.suite import read_suite
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.models import CARD
+from holdfast.models.sides import side_of
 from holdfast.report import figures
 from holdfast.report.attacks import er_part, suite_part
 from holdfast.report.certificates import certification_part, curve_part
@@ -84,9 +85,11 @@ def _subtitle(card: dict[str, Any]) -> str:
         return "no checkpoint in this folder"
     config = card.get("config", {})
     defence = config.get("defence", {}).get("name", "?")
+    side = card.get("candidate_side")
+    said = "" if side is None else f"; {side_of(side).says}"
     return (
         f"{card['architecture']['name']}, {card['dim']} dimensions, trained on {card['data']} "
-        f"with the defence '{defence}', seed {card['seed']}"
+        f"with the defence '{defence}', seed {card['seed']}{said}"
     )
 
 

@@ -44,7 +44,7 @@ def write_page(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> 
         parts.append(_differences(folder, preset, plan))
     if plan.smoothing is not None:
         parts.append(smoothed_part(folder, preset, plan, rows_folder))
-    parts += [_table(number, [cell for cell in cells if cell.table == number]) for number in tables]
+    parts += [_table(number, [cell for cell in cells if cell.table == number], plan) for number in tables]
     if plan.suite is not None:
         parts.append(_telemetry(folder, preset, plan))
     parts.append(_runs(folder, preset, plan))
@@ -214,7 +214,7 @@ def _share(record: dict[str, Any]) -> float | None:
     return record["shift"] / record["mean_distance"] if record.get("shift") is not None else None
 
 
-def _table(number: str, cells: Sequence[Cell]) -> str:
+def _table(number: str, cells: Sequence[Cell], plan: Plan) -> str:
     cells = [cell for cell in cells if cell.threat != LIKE]
     parts = [f"## Table {number}" if number.isdigit() else f"## {number.capitalize()}"]
     if any(cell.threat == "suite" for cell in cells):
@@ -234,7 +234,10 @@ def _table(number: str, cells: Sequence[Cell]) -> str:
                 by_k = {cell.k: cell for cell in group}
                 seeds = max(cell.seeds for cell in group)
                 numbers = " | ".join(_pair(by_k.get(k)) for k in ks)
-                lines.append(f"| {key[0]} | {key[1]} | {key[2]} | {seeds or '–'} | {numbers} |")
+                said = plan.says(key[1])
+                lines.append(
+                    f"| {key[0]} | {key[1]}{f' ({said})' if said else ''} | {key[2]} | {seeds or '–'} | {numbers} |"
+                )
             parts.append(lines[0] + "\n\n" + "\n".join(lines[1:]))
     return "\n\n".join(parts) if len(parts) > 1 else ""
 

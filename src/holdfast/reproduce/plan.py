@@ -240,6 +240,11 @@ class Plan(Table):
         change = self.attacks.on.get(job.model, AttackChange())
         return self.attacks.model_copy(update=change.model_dump(exclude_none=True))
 
+    def says(self, method: str) -> str:
+        """What tables must say of a method of the plan; nothing of others."""
+        how = self.methods.get(method)
+        return "" if how is None else defence_class(how.defence.get("name", "triplet")).says
+
     def suite_of(self, job: Job) -> SuitePlan | None:
         """How the run's suite is run."""
         if self.suite is None:

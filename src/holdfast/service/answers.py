@@ -52,6 +52,7 @@ class GalleryState(BaseModel):
     image: ImageShape
     picture: PictureOf = Field(description=PICTURE)
     smoothed: SmoothingState | None
+    says: str = Field(description="What must be said of its answers, such as that they are of a closed set.")
     boxes: list[float] = Field(description="For which eps (linf) altered candidates can be certified.")
     threats: list[str] = Field(description="What can be certified: WHO:NORM.")
     methods: list[str]

@@ -41,7 +41,7 @@ def add_item(
     check_id(id)
     if label is not None and (not label.isprintable() or not 0 < len(label) <= LONGEST):
         raise NotUnderstoodError(f"a label is 1 to {LONGEST} printable characters, not '{shortened(label)}'")
-    vectors = served.embedder.embed(pixels[None]).numpy()
+    vectors = served.embedder.embed_candidates(pixels[None]).numpy()
     path = pictures_of(served.where) / picture_name(id, digest_of(content))
     item = Item(id, label, str(path.resolve()), digest_of(content))
 

@@ -26,7 +26,7 @@ from holdfast.spec import ImageSpec
 from holdfast.training.arithmetic import Arithmetic, channels_last, choose
 from holdfast.training.augment import prepared
 from holdfast.training.config import TrainConfig, differences, merge, parse, read_toml
-from holdfast.training.defences import build_defence, defence_class
+from holdfast.training.defences import Defence, build_defence, defence_class
 from holdfast.training.features import begin_with_components, cached_features, clean_features, drop_features
 from holdfast.training.loop import LOG, STATE, Images, Outcome, fit, total_steps
 from holdfast.training.processes import count, is_first, joined, wait_for_all
@@ -69,10 +69,10 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     wanted = asked.precision if "precision" in asked.model_fields_set else config.train.precision
     _check_plain(config)
     dataset = load_data(config)
-    embedder = build_embedder(config, dataset.train.spec)
-    config = begun or settle(config, dataset, embedder)
     with _seeded(config.seed, "defence"):
         defence = build_defence(config.defence, max(2, len(dataset.train.classes)))
+    embedder = build_embedder(config, dataset.train.spec, defence)
+    config = begun or settle(config, dataset, embedder)
     training, validation = _hold_out(defence.images(dataset), config)
     labels = training.require_labels("training")
     sampler = defence.sampler(labels, config.train.batch, config.seed)
@@ -89,7 +89,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     def validate() -> dict[str, float]:
         if validation is not None:
             vectors = embedder.embed(validation) if watched is None else _through(model, watched)
-            metrics.update(validation_recall(vectors, validation))
+            metrics.update(validation_recall(vectors, embedder.as_candidates(vectors), validation))
         return dict(metrics)
 
     present = [training.classes[label] for label in np.unique(labels).tolist()]
@@ -201,12 +201,11 @@ def settle(config: TrainConfig, dataset: Dataset, embedder: Embedder) -> TrainCo
     return parse(table)
 
 
-def build_embedder(config: TrainConfig, spec: ImageSpec) -> Embedder:
-    """The config's network with its first weights, which depend on the seed alone."""
+def build_embedder(config: TrainConfig, spec: ImageSpec, defence: Defence) -> Embedder:
+    """The config's network with its first weights, which depend on the seed alone, as the defence needs it."""
     unit_norm = config.model.unit_norm
-    reserved = {"spec", "dim", "unit_norm", "weights", "mean", "std", "freeze_batch_norm"} & set(
-        config.model.options
-    )
+    own = {"spec", "dim", "unit_norm", "weights", "mean", "std", "freeze_batch_norm", "candidate_side"}
+    reserved = own & set(config.model.options)
     if reserved:
         raise ConfigError(f"model.options are the network's own; '{min(reserved)}' is not one of them")
     if unit_norm is None:
@@ -215,9 +214,10 @@ def build_embedder(config: TrainConfig, spec: ImageSpec) -> Embedder:
         return models.build(
             config.model.name,
             spec=spec,
-            dim=config.model.dim,
+            dim=defence.dim if config.model.dim is None else config.model.dim,
             unit_norm=unit_norm,
             weights=config.model.weights,
+            candidate_side=defence.candidate_side,
             **config.model.options,
         )
 
@@ -256,11 +256,11 @@ def _through(model: nn.Module, features: Tensor) -> Tensor:
     return vectors
 
 
-def validation_recall(vectors: Tensor, images: ImageSet) -> dict[str, float]:
+def validation_recall(vectors: Tensor, candidates: Tensor, images: ImageSet) -> dict[str, float]:
     """Hit rate at 1 among the held-out images, each asked against all others; nothing where none has a partner."""
     labels = torch.from_numpy(images.require_labels("validation"))
     everyone = torch.arange(len(images))
-    blocks = rank(vectors, vectors, labels, labels, self_match=everyone, ks=(1,))
+    blocks = rank(vectors, candidates, labels, labels, self_match=everyone, ks=(1,))
     first = np.concatenate([outcome.first_rank.numpy() for _, outcome in blocks])
     rate = hit_rate(first, 1)
     return {} if rate is None else {"hit_rate_1": rate}

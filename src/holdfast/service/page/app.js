@@ -211,6 +211,7 @@ function settings() {
     `${gallery.name}: ${count(gallery.images, "image")}, state ${gallery.generation}`,
     gallery.architecture && `network ${gallery.architecture}, ${gallery.dim} numbers, fingerprint ${gallery.fingerprint.slice(0, 12)}`,
     gallery.smoothed && `smoothed with σ ${gallery.smoothed.sigma}${gallery.smoothed.rule === "votes" ? ", by votes" : ""}`,
+    gallery.says,
     `Holdfast ${status.version}`,
   ].filter(Boolean).join(" · ");
   dial.render(state.columns, state.threat);

@@ -114,6 +114,7 @@ def _state(served: Served) -> GalleryState:
         image=ImageShape(channels=spec.channels, height=spec.height, width=spec.width),
         picture=info.embedder.picture,
         smoothed=None if how is None else SmoothingState.model_validate(how),
+        says=served.embedder.says,
         boxes=list(info.boxes),
         threats=list(traits.threats),
         methods=list(traits.methods),

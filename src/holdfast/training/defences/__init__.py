@@ -11,6 +11,7 @@ from holdfast.training.defences.c_ibp import CIbp
 from holdfast.training.defences.ca_tride import CaTride
 from holdfast.training.defences.certified_margin import CertifiedMargin
 from holdfast.training.defences.certified_rank import CertifiedRank
+from holdfast.training.defences.class_code import ClassCode
 from holdfast.training.defences.composed import Composed
 from holdfast.training.defences.est import Est
 from holdfast.training.defences.fctb import Fctb
@@ -33,6 +34,7 @@ DEFENCES: dict[str, type[Defence]] = {
     "fctb": Fctb,
     "certified-margin": CertifiedMargin,
     "certified-rank": CertifiedRank,
+    "class-code": ClassCode,
     "mixed": Mixed,
 }
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from holdfast.data import Dataset, ImageSet
+from holdfast.models import CandidateSide
 from holdfast.training.arithmetic import Lower
 from holdfast.training.samplers import ClassGroups, Sampler
 
@@ -72,12 +73,24 @@ class Defence(nn.Module, ABC):
     """Images of one class that a batch holds together."""
     lower: Lower = "on request"
     """Whether the network may compute in a lower precision while it trains."""
+    says: ClassVar[str] = ""
+    """What tables must say of its embedders, if anything."""
     unit_norm: ClassVar[bool | None] = None
     """Whether embeddings are normalised where the config leaves it open; None: the network's habit."""
 
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
         """Which images make up a step; data that the defence cannot train on is refused here."""
         return ClassGroups(labels, batch, self.per_class, seed)
+
+    @property
+    def candidate_side(self) -> CandidateSide | None:
+        """How the embedder makes candidates' vectors of queries'; None: they are the same."""
+        return None
+
+    @property
+    def dim(self) -> int | None:
+        """How many dimensions embeddings must have; None: as the config says."""
+        return None
 
     def gradients(self, batch: int) -> float:
         """Image gradients that a step takes on average: images through the network and back."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from torch import nn
 
+from holdfast.models import CandidateSide
 from holdfast.training.defences.base import Batch, Defence, DefenceOptions, Moment, Terms
 from holdfast.training.samplers import Sampler
 
@@ -59,6 +60,14 @@ class Mixed(Defence):
 
     def _each(self) -> list[Defence]:
         return [part for part in self.parts if isinstance(part, Defence)]
+
+    @property
+    def candidate_side(self) -> CandidateSide | None:
+        return next((part.candidate_side for part in self._each() if part.candidate_side is not None), None)
+
+    @property
+    def dim(self) -> int | None:
+        return next((part.dim for part in self._each() if part.dim is not None), None)
 
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
         return self._each()[0].sampler(labels, batch, seed)
