@@ -9,5 +9,10 @@ END = "<!-- end -->"
 
 def with_table(path: Path, start: str, table: str) -> str:
     """The page as it stands, with what is between `start` and the next end mark made anew."""
-    before, rest = path.read_text().split(start)
+    return in_text(path.read_text(), start, table)
+
+
+def in_text(text: str, start: str, table: str) -> str:
+    """The same of a page's text."""
+    before, rest = text.split(start)
     return f"{before}{start}\n{table}\n{END}{rest.split(END, 1)[1]}"

@@ -1,11 +1,13 @@
-"""Write the table of docs/defences.md from the cells and runs of reproduce/kakizaki."""
+"""Write the tables of docs/defences.md from the cells and runs of reproduce/kakizaki and reproduce/ca-tride."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from _page import with_table
+from _page import in_text, with_table
+
+from holdfast.reproduce.choice import gradients_of
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "reproduce" / "kakizaki"
@@ -13,6 +15,11 @@ PAGE = ROOT / "docs" / "defences.md"
 START = "<!-- defences: scripts/make_defence_table.py -->"
 METHODS = ("triplet", "margin", "est", "act", "hm", "ca-tride", "c-ibp", "tbt", "tbt-fctb")
 METHODS += ("certified-margin", "certified-rank", "mixed")
+ADVERSARIAL = ROOT / "reproduce" / "ca-tride"
+FULL = "<!-- adversarial: scripts/make_defence_table.py -->"
+SETTINGS = (("fashion-mnist", "c2f2"), ("cub", "efficientnet-lite0"), ("cars", "efficientnet-lite0"))
+SUITE_COLUMNS = (("R@1", None), ("mAP", None), ("NMI", None))
+SUITE_COLUMNS += (("ERS", "published"), ("ARS", "published"), ("ERS", "ours"), ("ARS", "ours"))
 EPS, K = "0.1", 10
 COLUMNS = (
     ("recall", "none", "0", 1),
@@ -57,9 +64,51 @@ def cost(method: str) -> str:
     return f"{total / 60:.1f}"
 
 
+def adversarial_table() -> str:
+    """A row for each adversarially trained network of the full plan's tables 1 and 2, those that resist most first."""
+    cells = [
+        c
+        for c in json.loads((ADVERSARIAL / "cells.json").read_text())
+        if c["preset"] == "full" and c["table"] in ("1", "2") and c["ours"] is not None
+    ]
+    if not cells:
+        return "The runs at strength (`holdfast reproduce ca-tride --preset full`) have no rows yet."
+    lines = [
+        "| data set, network | defence | R@1 | mAP | NMI | ERS, published attack | ARS | ERS, our attack | ARS "
+        "| seeds | image gradients | CPU minutes |",
+        "|---" * 12 + "|",
+    ]
+    for dataset, model in SETTINGS:
+        ours = {
+            (c["method"], c["metric"], c.get("attack")): c
+            for c in cells
+            if (c["dataset"], c["model"]) == (dataset, model)
+        }
+        ers = {method: cell["ours"] for (method, *rest), cell in ours.items() if rest == ["ERS", "ours"]}
+        for method in sorted(ers, key=lambda method: -ers[method]):
+            found = [ours.get((method, *column)) for column in SUITE_COLUMNS]
+            shown = ["–" if cell is None else f"{cell['ours']:.1f}" for cell in found]
+            spent = adversarial_cost(f"{dataset}-{model}-{method}")
+            seeds = ours[method, "ERS", "ours"]["seeds"]
+            lines.append(f"| {dataset}, {model} | `{method}` | {' | '.join(shown)} | {seeds} | {spent} |")
+    return "\n".join(lines)
+
+
+def adversarial_cost(name: str) -> str:
+    """Image gradients and CPU minutes of a run, the mean over seeds."""
+    runs = [*(ADVERSARIAL / "rows" / "full").glob(f"{name}-s[0-9]/run.json")]
+    records = [json.loads(run.read_text()) for run in runs]
+    minutes = [record["metrics"]["cpu_seconds"] / 60 for record in records]
+    gradients = [
+        gradients_of(record["config"], run.parent / "log.jsonl")
+        for run, record in zip(runs, records, strict=True)
+    ]
+    return f"{sum(gradients) / len(runs) / 1e6:.1f} M | {sum(minutes) / len(runs):.0f}"
+
+
 def page() -> str:
-    """The page as it stands, with its table made anew."""
-    return with_table(PAGE, START, table())
+    """The page as it stands, with its tables made anew."""
+    return in_text(with_table(PAGE, START, table()), FULL, adversarial_table())
 
 
 if __name__ == "__main__":

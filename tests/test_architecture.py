@@ -18,6 +18,7 @@ SHARED = {
     "provenance",
     "randomness",
     "numbers",
+    "presets",
     "threat",
     "memory",
     "deadline",

@@ -109,6 +109,7 @@ def test_make_targets_that_the_readme_names_exist():
         ("make_cli_docs", "docs/cli.md"),
         ("make_readme_table", "README.md"),
         ("make_defence_table", "docs/defences.md"),
+        ("make_preset_table", "docs/training.md"),
         ("make_which_table", "docs/which-certificate.md"),
         ("make_smoothing_table", "docs/smoothing.md"),
         ("make_sizing_table", "docs/production.md"),

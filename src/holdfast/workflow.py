@@ -31,21 +31,28 @@ from holdfast.models.folded import stored
 from holdfast.models.metric import Metric
 from holdfast.models.smoothed import with_rounding
 from holdfast.spec import Resample
-from holdfast.training import Run, merge, parse
+from holdfast.training import Run, merge, parse, under
 from holdfast.training import train as run_training
 
 Image = str | Path | NDArray[np.uint8] | NDArray[np.float32]
 """A picture's path, or its pixels as C×H×W (uint8, or floats in [0, 1])."""
 
 
-def train(data: str, out: str | Path, settings: Mapping[str, Any] | None = None, **sections: Any) -> Run:
+def train(
+    data: str,
+    out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    **sections: Any,
+) -> Run:
     """Train an embedder on a data set or a folder of images into the folder `out`.
 
     `settings` and `sections` are the tables of a config:
-    `train("photos/", "runs/mine", model={"name": "small"}, train={"epochs": 5})`.
+    `train("photos/", "runs/mine", model={"name": "small"}, train={"epochs": 5})`. They go before those of `preset`.
     """
     table = merge({"data": {"name": str(data)}}, merge(settings or {}, sections))
-    return run_training(parse(table), Path(out))
+    below = {} if preset is None else under(preset, table)
+    return run_training(parse(merge(below, table)), Path(out))
 
 
 def index(

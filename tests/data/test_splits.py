@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from holdfast.data.splits import closed_split, draw, hold_out, open_split
+from holdfast.data.splits import closed_split, draw, hold_out, hold_out_classes, open_split
 from holdfast.errors import DataError
 
 labels_of = hnp.arrays(np.int64, st.integers(1, 80), elements=st.integers(0, 7))
@@ -98,3 +98,17 @@ def test_too_large_a_draw_says_how_many_there_are() -> None:
     for queries, candidates in ((0, 5), (5, 0), (-1, 5)):
         with pytest.raises(DataError, match="at least 1 query and 1 candidate"):
             draw(range(10), queries, candidates, 0)
+
+
+@given(labels=labels_of, share=st.floats(0.01, 0.99), seed=st.integers(0, 5))
+def test_whole_classes_are_held_out(labels: np.ndarray, share: float, seed: int) -> None:
+    kept, held = hold_out_classes(labels, share, seed)
+    assert sorted([*kept, *held]) == list(range(len(labels)))
+    assert not {*labels[kept]} & {*labels[held]}
+    classes = len({*labels})
+    if classes < 4:
+        assert len(held) == 0
+        return
+    out = len({*labels[held]})
+    assert out == min(max(2, round(share * classes)), classes - 2)
+    assert np.array_equal(hold_out_classes(labels, share, seed)[1], held)

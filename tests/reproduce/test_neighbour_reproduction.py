@@ -114,7 +114,7 @@ def test_from_a_plan_to_cells_and_a_page(home, tmp_path):
         assert (cell.ours, cell.n) == (want, 12)
         attacked = cells["table 1", method, "0.5 of euclidean", "attacked robust error"]
         assert attacked.ours <= want
-    page = found.page(found.cells()).read_text()
+    page = found.write()[1].read_text()
     assert "| words | 60 | 20 | " in page
     assert "table 2: K = 3, by the bound" in page
     assert page.count("| words | votes | ") == page.count("| words | 1-NN, arml | ") == 1

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.evaluate.rows import read_rows
+from holdfast.evaluate.rows import read_header, read_rows
 from holdfast.evaluate.scores import ars_difference, score_suite
-from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
+from holdfast.reproduce import make_cells, open_reproduction, read_plan, reproduce_job, write_page
 from holdfast.reproduce.cells import read_targets, write_cells
 from holdfast.reproduce.run import missing_parts
 from holdfast.training import held_out, load_data, parse
@@ -161,7 +161,7 @@ def test_from_plan_to_page(home, tmp_path):
     assert random.ours == pytest.approx(np.mean([(share**2).sum() for share in shares]))
     write_cells(home / "cells.json", cells)
     assert len(json.loads((home / "cells.json").read_text())) == len(cells)
-    page = write_page(home, "tiny", plan, cells).read_text()
+    page = write_page(home, {"tiny": plan}, cells).read_text()
     assert "## Table 2" in page
     first = next(line for line in page.splitlines() if line.startswith("| mini | small | 0.02 | triplet"))
     assert f"| {random.ours:.2f} | {clean.ours:.2f} |".replace(" 0.", " .") in first
@@ -275,7 +275,7 @@ def test_a_suite_is_a_table_of_attacks(home, tmp_path):
     assert cells["2", "ERS (GTM mended)", "published"].ours == pytest.approx(np.mean(mended))
     assert {metric for table, metric, _ in cells if table == "1"} >= {"R@1", "R@2", "mAP", "NMI", "CA+"}
     assert ("1", "R@1", "") in cells, "without an attack there is none to name"
-    page = write_page(home, "tiny", plan, made).read_text()
+    page = write_page(home, {"tiny": plan}, made).read_text()
     assert f"40.3 / {beside.ours:.1f}" in page
     assert f"– / {cells['1', 'ARS', 'ours'].ours:.1f}" in page
     write_cells(home / "cells.json", made)
@@ -297,6 +297,110 @@ def test_a_suite_is_a_table_of_attacks(home, tmp_path):
     (home / "tiny.toml").write_text(SUITE.replace("steps = 2\nattacks", "steps = 3\nattacks"))
     with pytest.raises(ConfigError, match="other settings"):
         missing_parts(home, "tiny", plan.jobs()[0], read_plan(home, "tiny"))
+
+
+ONE = (
+    SUITE.replace(
+        'seeds = [0, 1]\ndefence = { name = "act"', 'seeds = [0]\nprinted = "ACT"\ndefence = { name = "act"'
+    )
+    .replace('methods = ["act", "est"]', 'methods = ["act"]')
+    .replace("queries = 12\ncandidates = 40\nsteps = 2", "queries = 6\ncandidates = 20\nsteps = 1")
+)
+CHOICE = (
+    ("held_out = true\n" + ONE)
+    .replace("validation = 0", "validation = 0.25")
+    .replace(
+        'tables = { "8/255" = "1" }', 'tables = { "8/255" = "rates" }\nsweep = { "train.lr" = [0.01, 0.001] }'
+    )
+)
+
+
+def test_presets_of_one_paper_do_not_overwrite_each_other(home, tmp_path):
+    """Cells and page are of all rows, whichever preset is asked for; a choice of settings has its own page."""
+    for name, text in (("first", ONE), ("second", ONE), ("choice", CHOICE)):
+        (home / f"{name}.toml").write_text(text)
+    (home / "tiny.toml").unlink()
+
+    def do(preset):
+        found = open_reproduction(home, preset)
+        for job in found.jobs():
+            assert found.run(job, tmp_path / "work", lambda line: None)
+        return found.write()
+
+    def kept():
+        return [(home / name).read_text() for name in ("cells.json", "results.md")]
+
+    cell = {
+        "table": "1", "dataset": "mini", "model": "small", "method": "ACT", "threat": "suite", "eps": "8/255",
+        "k": 0, "metric": "ARS", "paper": 40.3,
+    }  # fmt: skip
+    (home / "targets.json").write_text(json.dumps([cell, {**cell, "dataset": "unheard-of"}]))
+    cells, page = do("second")
+    (beside,) = (
+        one for one in cells if (one.metric, one.attack) == ("ARS", "published") and one.method == "act"
+    )
+    assert beside.paper == 40.3, "by the name that the paper prints"
+    assert {cell.preset for cell in cells} == {"second"}
+    assert page == home / "results.md"
+    assert "# Preset" not in page.read_text()
+    alone = kept()
+    chosen, page = do("choice")
+    assert page == home / "choice.md"
+    assert kept() == alone, "nothing of the paper's is touched"
+    rows = home / "rows" / "choice"
+    names = [job.name for job in open_reproduction(home, "choice").jobs()]
+    assert names == ["mini-small-act-lr=0.01-s0", "mini-small-act-lr=0.001-s0"]
+    held, test = (
+        read_header(home / "rows" / preset / name / "suite.csv.gz")["config"]["images"]
+        for preset, name in (("choice", names[0]), ("second", "mini-small-act-s0"))
+    )
+    assert held != test, "settings are not chosen on the test part"
+    scores = {name: score_suite(read_rows(rows / name / "suite.csv.gz")) for name in names}
+    ars = {name: scores[name].ars_ratio.value for name in names}
+    lines = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| act-lr")]
+    assert [line[0][2:] for line in lines] == [
+        name.removeprefix("mini-small-") for name in sorted(names, key=lambda name: -ars[name])
+    ]
+    head = next(line for line in page.read_text().splitlines() if line.startswith("| run")).split(" | ")
+    for line in lines:
+        name = f"mini-small-{line[0][2:]}"
+        at = dict(zip(head, line, strict=True))
+        assert at["ARS, ours"].startswith(f"{ars[name]:.1f} (")
+        record = json.loads((rows / name / "run.json").read_text())
+        # Two steps of 8 pairs with one PGD step: two images move, three are in the loss.
+        assert at["gradients"] == f"{2 * 8 * (2 + 3) / 1e6:.2f} M"
+        assert at["else"] == f"lr {record['config']['train']['lr']:g}"
+        assert at["ARS a minute |"] == f"{ars[name] / record['metrics']['cpu_seconds'] * 60:.1f} |"
+    assert chosen
+    assert all(cell.ours is not None for cell in chosen)
+    cells, page = do("first")
+    assert {cell.preset for cell in cells if cell.ours is not None} == {"first", "second"}
+    empty = [cell for cell in cells if cell.ours is None]
+    assert len(empty) == len({one.key for one in empty}), "a printed number stands once"
+    assert "unheard-of" in {one.dataset for one in empty}
+    both = kept()
+    assert both[1].count("# Preset `") == 2
+    assert open_reproduction(home, "second").write()[1] == page
+    assert kept() == both, "the same from either"
+
+
+def test_an_experiment_may_ask_fewer_queries(home):
+    other = """
+[[experiments]]
+model = "small"
+datasets = ["mini"]
+methods = ["METHOD"]
+tables = { "8/255" = "3" }
+suite.queries = 5
+"""
+    (home / "tiny.toml").write_text(ONE + other.replace("METHOD", "est"))
+    plan = read_plan(home, "tiny")
+    asked = {job.method: plan.suite_of(job) for job in plan.jobs()}
+    assert [asked[name].queries for name in ("act", "est")] == [6, 5]
+    assert asked["est"].clean_queries == 20
+    (home / "tiny.toml").write_text(ONE + other.replace("METHOD", "act"))
+    with pytest.raises(ConfigError, match="mini-small-act-s0 stands in experiments with different suites"):
+        read_plan(home, "tiny").jobs()
 
 
 SMOOTHED = """
@@ -370,7 +474,7 @@ def test_smoothed_searches_are_figures(home, tmp_path):
         (radius > 0).mean()
     )
     assert ("dml", "0.5", 5, "mean radius: cdf, n = 30") in cells
-    text = write_page(home, "tiny", plan, list(cells.values())).read_text()
+    text = write_page(home, {"tiny": plan}, list(cells.values())).read_text()
     assert "## Figure 2: Recall@1(r)" in text
     assert "paper, projected to n = 100,000" in text
     assert "## Radius against the number of samples" in text
@@ -398,6 +502,8 @@ def test_what_is_wrong_with_a_plan_is_said(home):
         ("kakizaki", "laptop", {"1", "2", "4", "6", "7"}),
         ("kakizaki", "paper", {"6", "7"}),
         ("ca-tride", "laptop", {"1", "3", "4"}),
+        ("ca-tride", "full", {"1", "3", "4"}),
+        ("ca-tride", "choice", {"which adversary", "beyond the papers", "learning rate"}),
         ("ca-tride", "paper", {"1", "3", "4"}),
         ("retrievalguard", "laptop", {"figure 2", "figure 3", "figure 4", "figure 5"}),
         ("retrievalguard", "paper", {"figure 2", "figure 3", "figure 4", "figure 5"}),

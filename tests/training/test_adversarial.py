@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast import models
 from holdfast.errors import ConfigError, RunError
 from holdfast.training import parse, train
 from holdfast.training.adversary import Search, Triple, collapseness, hardness, nearer_half, perturb
@@ -240,6 +241,20 @@ def test_the_batch_is_left_as_it_was():
     assert [layer.training for layer in network] == [False, True, True]
 
 
+@pytest.mark.parametrize(("start", "said"), [("clean", True), ("kept", False), ("random", False)])
+def test_a_shift_is_said_only_where_it_is_known(start, said):
+    """A search that begins elsewhere never embeds the clean images: their distance to themselves is no shift."""
+    network = models.build("small", spec=(1, 6, 6), dim=4)
+    labels = torch.arange(12) // 2 % 3
+    batch = Batch(torch.rand(12, 1, 6, 6), labels, torch.arange(12))
+    made = defence("act", start=start, attack_steps=2, step=EPS)
+    made.sampler(labels.numpy(), 12, 0)
+    made.prepare(network)
+    logs = made.terms(network, batch, Moment(0, 2)).logs
+    assert ("shift" in logs) == said
+    assert not said or logs["shift"] > 1e-4
+
+
 def test_presets_and_threats_on_the_command_line(tmp_path):
     command = [
         sys.executable,
@@ -270,7 +285,7 @@ def test_presets_and_threats_on_the_command_line(tmp_path):
     assert done.returncode == 0, done.stderr
     config = json.loads(done.stdout)["card"]["config"]
     assert config["defence"]["eps"] == pytest.approx(16 / 255)
-    assert (config["defence"]["attack_steps"], config["train"]["batch"]) == (1, 112)
+    assert (config["defence"]["attack_steps"], config["train"]["batch"]) == (1, 256)
     assert config["train"]["freeze_batch_norm"]
 
 

@@ -14,7 +14,12 @@ def reproduce(
     paper: Annotated[str, typer.Argument(help="A folder below reproduce/, for example kakizaki.")],
     table: Annotated[str | None, typer.Option(help="Only the runs of this table of the paper.")] = None,
     figure: Annotated[str | None, typer.Option(help="Only the runs of this figure of the paper.")] = None,
-    preset: Annotated[str, typer.Option(help="laptop (two cores) or paper (full schedules).")] = "laptop",
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="A plan of the folder: laptop (two cores), paper (full schedules), or another one of its TOML files."
+        ),
+    ] = "laptop",
     only: Annotated[
         str | None, typer.Option(help="Only runs whose name matches, for example 'mnist-small-tbt-*'.")
     ] = None,
@@ -35,7 +40,6 @@ def reproduce(
 
     from holdfast.errors import ConfigError
     from holdfast.reproduce import open_reproduction
-    from holdfast.reproduce.cells import write_cells
 
     if table is not None and figure is not None:
         raise ConfigError("give --table or --figure, not both")
@@ -66,9 +70,7 @@ def reproduce(
         if not found.run(job, work / paper, note):
             note("stopped; the same command goes on from there")
             raise typer.Exit(130)
-    cells = found.cells()
-    write_cells(home / "cells.json", cells)
-    page = found.page(cells)
+    cells, page = found.write()
     wanted = [cell for cell in cells if place is None or cell.table == place]
     if json:
         print_json({"page": page, "cells": [asdict(cell) for cell in wanted]})

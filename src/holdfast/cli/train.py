@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.output import Json, LabelsOption, SplitOption, note, print_json
+from holdfast.presets import in_words
 
 if TYPE_CHECKING:
     from holdfast.data import ImageSet
@@ -23,7 +24,9 @@ def train(
     defence: Annotated[str | None, typer.Option(help="The way of training, for example triplet.")] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Settings that go together, for adversarial defences: laptop or paper."),
+        typer.Option(
+            help=f"Settings that go together; what is given by hand goes before them: {in_words()}."
+        ),
     ] = None,
     threat: Annotated[
         str | None, typer.Option(help="What to train against, linf:EPS: the same as defence.eps.")
@@ -74,8 +77,7 @@ def train(
     """Train an embedder. Run the same command again to go on after a stop."""
     from holdfast import models
     from holdfast.cli.settings import assignments
-    from holdfast.data import natural_spec
-    from holdfast.training import merge, parse, presets, read_toml
+    from holdfast.training import merge, parse, read_toml, under
     from holdfast.training import train as run_training
 
     options: dict[str, Any] = {
@@ -94,14 +96,12 @@ def train(
             "precision": precision,
         },
     }
-    given = merge(read_toml(config) if config else {}, options)
+    given, assigned = merge(read_toml(config) if config else {}, options), assignments(set_ or [])
+    below: dict[str, Any] = {} if preset is None else under(preset, merge(given, assigned))
     if threat is not None:
-        given = merge(given, {"defence": {"eps": _eps(threat, given.get("defence", {}).get("name"))}})
-    table = merge(given, assignments(set_ or []))
-    if preset is not None:
-        wanted = parse(table)
-        table = merge(presets.preset(preset, wanted.defence.name, natural_spec(wanted.data.name)), table)
-    run = run_training(parse(table), out, say=note)
+        named = merge(below, merge(given, assigned)).get("defence", {}).get("name")
+        given = merge(given, {"defence": {"eps": _eps(threat, named)}})
+    run = run_training(parse(merge(below, merge(given, assigned))), out, say=note)
     outcome = run.outcome
     if int(os.environ.get("RANK", "0")) > 0:
         return  # The first of several processes speaks for all.

@@ -22,7 +22,7 @@ from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo, dataset_info
 from holdfast.data.sets import folder
 from holdfast.data.sets.folder import Labels
 from holdfast.data.source import open_source
-from holdfast.data.splits import Split, closed_split, draw, hold_out, open_split
+from holdfast.data.splits import Split, closed_split, draw, hold_out, hold_out_classes, open_split
 from holdfast.data.summary import describe, describe_all
 from holdfast.spec import ImageSpec
 
@@ -49,6 +49,7 @@ __all__ = [
     "fetch",
     "fitted",
     "hold_out",
+    "hold_out_classes",
     "load",
     "load_images",
     "natural_spec",

@@ -71,6 +71,23 @@ def hold_out(
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
+def hold_out_classes(
+    labels: NDArray[np.int64], share: float, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The same for whole classes: the rounded `share` of them, but at least 2, and at least 2 are kept.
+
+    Of fewer than 4 classes none is held out.
+    """
+    if not 0.0 < share < 1.0:
+        raise DataError(f"the share to hold out lies between 0 and 1, not {share}; give one such as 0.1")
+    classes = np.unique(labels)
+    if len(classes) < 4:
+        return np.arange(len(labels)), np.arange(0)
+    count = min(max(2, round(share * len(classes))), len(classes) - 2)
+    held = np.isin(labels, np.random.default_rng(seed).permutation(classes)[:count])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
 def draw(
     images: Sized, queries: int, candidates: int | None, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,6 +1,6 @@
 """Reproductions: a paper's tables from a plan of runs, with the rows committed and the pages generated."""
 
-from holdfast.reproduce.cells import Cell, make_cells, read_targets
+from holdfast.reproduce.cells import Cell, all_cells, make_cells, read_targets
 from holdfast.reproduce.opening import Reproduction, open_reproduction
 from holdfast.reproduce.page import write_page
 from holdfast.reproduce.plan import Job, Plan, read_plan
@@ -11,6 +11,7 @@ __all__ = [
     "Job",
     "Plan",
     "Reproduction",
+    "all_cells",
     "make_cells",
     "open_reproduction",
     "read_plan",

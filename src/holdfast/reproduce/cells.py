@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -21,6 +21,7 @@ from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
 from holdfast.reproduce.smoothed import smoothed_cells
 from holdfast.reproduce.suites import CLEAN, RETRIEVAL_ROWS, Value, mean_value, suite_rows, suite_values
 
+CELLS = "cells.json"
 METRICS = {
     ("paper", "recall"): "recall",
     ("paper", "cr"): "cr_recall",
@@ -119,12 +120,26 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
     return sorted(cells, key=lambda cell: (*cell.key[:6], cell.metric, cell.k))
 
 
+def all_cells(folder: Path, plans: Mapping[str, Plan]) -> list[Cell]:
+    """The cells of several presets; a printed number that none of them has stands once, with the first."""
+    made = [cell for preset, plan in plans.items() for cell in make_cells(folder, preset, plan)]
+    ours = {cell.key for cell in made if cell.ours is not None}
+    kept: list[Cell] = []
+    for cell in made:
+        if cell.ours is None and cell.key in ours:
+            continue
+        ours.add(cell.key)
+        kept.append(cell)
+    return kept
+
+
 def _suite_cells(folder: Path, preset: str, plan: Plan, printed: dict[tuple[Any, ...], float]) -> list[Cell]:
     """The cells of attack suites; `k` is 0, `metric` the column of the paper's table, and no cell mixes attacks."""
     if plan.suite is None:
         return []
     found: dict[tuple[Any, ...], dict[int, Value]] = {}
     trials: dict[tuple[Any, ...], int] = {}
+    called = {name: method.printed for name, method in plan.methods.items() if method.printed}
     scores = plan.suite.scores
     for job, by in product(plan.places(), plan.suite.attacks):
         kept, own, rows = rows_folder(folder, preset, job), job.tables[job.eps[0]], suite_rows(by)
@@ -145,7 +160,8 @@ def _suite_cells(folder: Path, preset: str, plan: Plan, printed: dict[tuple[Any,
     for key, values in found.items():
         ours, low, high = mean_value(list(values.values()))
         ends = (None if np.isnan(low) else low, None if np.isnan(high) else high)
-        cells.append(cell(key, printed.get(key), ours, *ends, trials[key], len(values), preset))
+        paper = printed.get((*key[:3], called.get(key[3], key[3]), *key[4:]))
+        cells.append(cell(key, paper, ours, *ends, trials[key], len(values), preset))
     return cells
 
 

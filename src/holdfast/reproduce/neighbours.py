@@ -31,7 +31,7 @@ from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.models.metric import Metric
 from holdfast.provenance import commit, versions
-from holdfast.reproduce.cells import Cell, cell, read_targets
+from holdfast.reproduce.cells import CELLS, Cell, cell, read_targets, write_cells
 from holdfast.reproduce.plan import Table
 from holdfast.training.metrics import METHODS, learn
 
@@ -240,11 +240,13 @@ class NeighbourReproduction:
                 made[key] = cell(key, paper, ours, None, None, 0, 0 if ours is None else 1, self.preset)
         return sorted(made.values(), key=lambda one: (*one.key[:6], one.metric, one.k))
 
-    def page(self, cells: list[Cell]) -> Path:
-        """Write the Markdown page beside the cells."""
+    def write(self) -> tuple[list[Cell], Path]:
+        """The cells, written, and where the page beside them is."""
         from holdfast.reproduce.neighbour_page import write_page
 
-        return write_page(self, cells)
+        cells = self.cells()
+        write_cells(self.folder / CELLS, cells)
+        return cells, write_page(self, cells)
 
     def kept(self, job: MetricJob) -> Path:
         """Where the rows of a run are kept."""

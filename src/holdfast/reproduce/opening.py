@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.reproduce.cells import Cell, make_cells
+from holdfast.reproduce.cells import CELLS, Cell, all_cells, make_cells, write_cells
+from holdfast.reproduce.choice import write_choice
 from holdfast.reproduce.neighbours import NeighbourPlan, NeighbourReproduction
 from holdfast.reproduce.page import write_page
-from holdfast.reproduce.plan import Job, Plan, parse_plan, plan_file
+from holdfast.reproduce.plan import Job, Plan, parse_plan, plan_file, read_plan
 from holdfast.reproduce.run import missing_parts, reproduce_job
 from holdfast.training import read_toml
 
@@ -36,12 +37,8 @@ class Reproduction(Protocol):
         """Do one run and keep its rows; False if it was stopped on the way."""
         ...
 
-    def cells(self) -> list[Cell]:
-        """Every number, ours beside the printed one."""
-        ...
-
-    def page(self, cells: list[Cell]) -> Path:
-        """Write the page."""
+    def write(self) -> tuple[list[Cell], Path]:
+        """Write what is generated from the rows; every number, ours beside the printed one, and where the page is."""
         ...
 
 
@@ -60,11 +57,26 @@ class EmbedderReproduction:
     def run(self, job: Job, work: Path, say: Callable[[str], None]) -> bool:
         return reproduce_job(self.folder, self.preset, job, self.plan, work, say)
 
-    def cells(self) -> list[Cell]:
-        return make_cells(self.folder, self.preset, self.plan)
+    def write(self) -> tuple[list[Cell], Path]:
+        """The cells and the page of the paper are made from the rows of all its presets, whichever this one is.
 
-    def page(self, cells: list[Cell]) -> Path:
-        return write_page(self.folder, self.preset, self.plan, cells)
+        A plan that chooses settings has a page of its own, and its numbers are no cells of the paper.
+        """
+        if self.plan.held_out:
+            cells = [one for one in make_cells(self.folder, self.preset, self.plan) if one.ours is not None]
+            return cells, write_choice(self.folder, self.preset, self.plan)
+        plans = plans_with_rows(self.folder) or {self.preset: self.plan}
+        cells = all_cells(self.folder, plans)
+        write_cells(self.folder / CELLS, cells)
+        return cells, write_page(self.folder, plans, cells)
+
+
+def plans_with_rows(folder: Path) -> dict[str, Plan]:
+    """The plans of which there are rows, but those that choose settings."""
+    rows = folder / "rows"
+    presets = sorted(entry.name for entry in rows.iterdir() if entry.is_dir()) if rows.is_dir() else []
+    plans = {preset: read_plan(folder, preset) for preset in presets}
+    return {preset: plan for preset, plan in plans.items() if not plan.held_out}
 
 
 def open_reproduction(folder: Path, preset: str) -> Reproduction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import stdev
@@ -36,43 +36,54 @@ _COLUMNS = (*CLEAN, *ERS_PARTS, MENDED, "ERS", "ERS (GTM mended)", "ARS", "ARS (
 _WHO = {"none": "no attack", "query": "query attack", "candidates": "candidate attack"}
 
 
-def write_page(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> Path:
-    """Write the Markdown page beside the cells."""
-    tables = sorted({cell.table for cell in cells})
-    parts = [_head(folder, preset, plan), _first_hit(cells), _against_best(cells)]
-    if plan.suite is not None:
-        parts.append(_differences(folder, preset, plan))
-    if plan.smoothing is not None:
-        parts.append(smoothed_part(folder, preset, plan, rows_folder))
-    parts += [_table(number, [cell for cell in cells if cell.table == number], plan) for number in tables]
-    if plan.suite is not None:
-        parts.append(_telemetry(folder, preset, plan))
-    parts.append(_runs(folder, preset, plan))
+def write_page(folder: Path, plans: Mapping[str, Plan], cells: Sequence[Cell]) -> Path:
+    """Write the Markdown page beside the cells; several presets stand one after the other."""
+    parts = [_head(folder, plans)]
+    for preset, plan in plans.items():
+        if len(plans) > 1:
+            parts.append(f"# Preset `{preset}`\n\n{_drawn(plan).capitalize()}.")
+        parts += _sections(folder, preset, plan, [cell for cell in cells if cell.preset == preset])
     path = folder / PAGE
     atomic_write(path, "\n\n".join(part for part in parts if part) + "\n")
     return path
 
 
-def _head(folder: Path, preset: str, plan: Plan) -> str:
+def _sections(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> list[str]:
+    parts = [_first_hit(cells), _against_best(cells)]
+    if plan.suite is not None:
+        parts.append(_differences(folder, preset, plan))
+    if plan.smoothing is not None:
+        parts.append(smoothed_part(folder, preset, plan, rows_folder))
+    tables = sorted({cell.table for cell in cells})
+    parts += [_table(number, [cell for cell in cells if cell.table == number], plan) for number in tables]
+    if plan.suite is not None:
+        parts.append(_telemetry(folder, preset, plan))
+    return [*parts, _runs(folder, preset, plan)]
+
+
+def _head(folder: Path, plans: Mapping[str, Plan]) -> str:
     about = folder / "about.md"
     text = about.read_text().strip() if about.exists() else f"# Reproduction of {folder.name}"
+    preset, plan = next(iter(plans.items()))
+    made = f"This page is generated from the rows by `holdfast reproduce {folder.name} --preset {preset}`"
     if plan.smoothing is not None:
-        return (
-            f"{text}\n\nThis page is generated from the rows by `holdfast reproduce {folder.name} --preset {preset}`; "
-            "`cells.json` has every number with a 95 % interval over queries."
-        )
-    asked = f"{plan.queries:,} queries against {plan.candidates:,} candidates"
-    if plan.suite is not None:
-        found = "all other" if plan.suite.candidates is None else f"{plan.suite.candidates:,}"
-        asked = (
-            f"{plan.suite.queries:,} attacked queries ({plan.suite.clean_queries:,} in the columns without an "
-            f"attack; a data set may say otherwise) against {found} images"
-        )
+        return f"{text}\n\n{made}; `cells.json` has every number with a 95 % interval over queries."
+    drawn = f" at {_drawn(plan)}" if len(plans) == 1 else ""
     return (
-        f"{text}\n\nThis page is generated from the rows by `holdfast reproduce {folder.name} --preset {preset}`. "
-        f"In every cell the printed number comes first, then ours: the mean over training seeds at {asked}, "
-        "as far as the paper prints it. A dash stands for what is not printed or was not run. `cells.json` has "
-        "every cell, with a 95 % interval where it is a mean over queries."
+        f"{text}\n\n{made}. In every cell the printed number comes first, then ours: the mean over training seeds"
+        f"{drawn}, as far as the paper prints it. A dash stands for what is not printed or was not run. `cells.json` "
+        "has every cell, with a 95 % interval where it is a mean over queries."
+    )
+
+
+def _drawn(plan: Plan) -> str:
+    """How many queries are asked of how many images."""
+    if plan.suite is None:
+        return f"{plan.queries:,} queries against {plan.candidates:,} candidates"
+    found = "all other" if plan.suite.candidates is None else f"{plan.suite.candidates:,}"
+    return (
+        f"{plan.suite.queries:,} attacked queries ({plan.suite.clean_queries:,} in the columns without an "
+        f"attack; a data set or a table may say otherwise) against {found} images"
     )
 
 
@@ -251,9 +262,10 @@ def _suite_table(cells: Sequence[Cell]) -> str:
     ]
     rows: dict[tuple[str, str, str], dict[str, dict[str, Cell]]] = {}
     for cell in cells:
-        of_method = rows.setdefault((cell.dataset, cell.model, cell.method), {})
+        of_method = rows.setdefault((cell.dataset, cell.method, cell.model), {})
         of_method.setdefault(cell.attack, {})[cell.metric] = cell
-    for (dataset, model, method), by_attack in rows.items():
+    # The printed row of a method stands above ours with another network.
+    for (dataset, method, model), by_attack in sorted(rows.items()):
         clean = by_attack.pop("", {})
         for attack, attacked in sorted(by_attack.items(), reverse=True) or [("–", {})]:
             mine = {**clean, **attacked}

@@ -79,8 +79,6 @@ class SuitePlan(Table):
     steps: int = Field(default=32, ge=1)
     attacks: list[SuiteAttack] = ["ours"]
     """By whom: our PGD, and the search of the published tables."""
-    held_out: bool = False
-    """On images that the run kept from training, to choose settings, instead of the test part."""
     scores: dict[str, str]
     """The table that each score (`ers`, `ars`) stands in; an experiment of any other table has the columns of
     ARS there, and ERS."""
@@ -144,7 +142,7 @@ class _Settings(Table):
 
 
 class SuiteChange(Table):
-    """What of the plan's suite is otherwise on a data set."""
+    """What of the plan's suite is otherwise on a data set or in an experiment."""
 
     queries: int | None = Field(default=None, ge=1)
     clean_queries: int | None = Field(default=None, ge=1)
@@ -152,11 +150,14 @@ class SuiteChange(Table):
     steps: int | None = Field(default=None, ge=1)
 
 
+_AS_PLANNED = SuiteChange()
+
+
 class DatasetPlan(_Settings):
     """A data set by the paper's name; defences that train for an eps get `train_eps`."""
 
     train_eps: str = "0"
-    suite: SuiteChange = SuiteChange()
+    suite: SuiteChange = _AS_PLANNED
 
 
 class MethodPlan(_Settings):
@@ -164,6 +165,8 @@ class MethodPlan(_Settings):
 
     seeds: list[int] = Field(min_length=1)
     start: str | None = None
+    printed: str | None = None
+    """The name under which the paper prints it, where two of ours stand beside one printed row."""
     sigmas: list[float] = []
     """The noise by which its search is smoothed, where the plan says how."""
     on: dict[str, _Settings] = {}
@@ -172,8 +175,8 @@ class MethodPlan(_Settings):
 class Experiment(Table):
     """Methods compared on data sets with one network; `tables` gives each eps the number of its table.
 
-    `sweep` names settings of the defence with some values each, and trains each method once with each of
-    them, as `METHOD-SETTING=VALUE`: a figure's curve.
+    `sweep` names settings of the defence (or, as `train.lr`, of another table) with some values each, and trains each
+    method once with each of them, as `METHOD-SETTING=VALUE`: a figure's curve.
     """
 
     model: str
@@ -182,6 +185,9 @@ class Experiment(Table):
     tables: dict[str, str]
     seeds: list[int] | None = None
     sweep: dict[str, list[float]] = {}
+    suite: SuiteChange = _AS_PLANNED
+    about: str = ""
+    """What is compared, for the page of a plan that chooses settings."""
 
     @property
     def points(self) -> list[tuple[str, float] | None]:
@@ -197,7 +203,8 @@ class Plan(Table):
     ks: list[int]
     tests: dict[str, Test] = {}
     held_out: bool = False
-    """Certificates and ER-Recall on images that each run kept from training, to choose settings, not the test part."""
+    """On images that each run kept from training, instead of the test part: the plan chooses settings. Its numbers have
+    a page of their own and are no cells of the paper's tables."""
     attacks: AttackPlan | None = None
     suite: SuitePlan | None = None
     smoothing: SmoothPlan | None = None
@@ -212,7 +219,10 @@ class Plan(Table):
         """
         found: dict[str, Job] = {}
         for job in self.places(table, only):
-            found.setdefault(job.name, job)
+            if found.setdefault(job.name, job).suite != job.suite:
+                raise ConfigError(
+                    f"{job.name} stands in experiments with different suites; give those the same [suite]"
+                )
         return list(found.values())
 
     def places(self, table: str | None = None, only: str | None = None) -> list[Job]:
@@ -249,7 +259,10 @@ class Plan(Table):
         """How the run's suite is run."""
         if self.suite is None:
             return None
-        return self.suite.model_copy(update=self.datasets[job.dataset].suite.model_dump(exclude_none=True))
+        changed = self.suite
+        for change in (self.datasets[job.dataset].suite, job.suite):
+            changed = changed.model_copy(update=change.model_dump(exclude_none=True))
+        return changed
 
     def smoothing_of(self, job: Job) -> SmoothPlan | None:
         """How the run's search is smoothed: the plan's way, as its data set, its method and both change it."""
@@ -292,9 +305,19 @@ class Plan(Table):
         config["seed"] = seed
         if point is not None:
             key, value = point
-            config["defence"][key] = value
-            method = f"{method}-{key}={value:g}"
-        return Job(dataset, experiment.model, method, seed, config, how.start, dict(experiment.tables))
+            section, _, name = key.rpartition(".")
+            config[section or "defence"][name] = value
+            method = f"{method}-{name}={value:g}"
+        return Job(
+            dataset,
+            experiment.model,
+            method,
+            seed,
+            config,
+            how.start,
+            dict(experiment.tables),
+            experiment.suite,
+        )
 
 
 @dataclass(frozen=True)
@@ -308,6 +331,8 @@ class Job:
     config: Mapping[str, Any]
     start: str | None
     tables: Mapping[str, str]
+    suite: SuiteChange = _AS_PLANNED
+    """What its experiment changes of the plan's suite."""
 
     @property
     def name(self) -> str:

@@ -95,8 +95,7 @@ def reproduce_job(
         if not train(parse(table), out, say=say).outcome.finished:
             return False
     embedder = models.load(out)
-    tested = load_data(parse(_data(job.config))).test
-    images = held_out(out) if plan.held_out else tested
+    images = held_out(out) if plan.held_out else load_data(parse(_data(job.config))).test
     kept = rows_folder(folder, preset, job)
     kept.mkdir(parents=True, exist_ok=True)
     if CERTIFICATES in missing:
@@ -123,14 +122,14 @@ def reproduce_job(
         suite = plan.suite_of(job)
         assert suite is not None
         say(f"{job.name}: attacking")
-        run_suite(embedder, held_out(out) if suite.held_out else tested, out, kept, job, suite)
+        run_suite(embedder, images, out, kept, job, suite)
     if SMOOTHED in missing:
         how = plan.smoothing_of(job)
         assert how is not None
         for sigma in plan.methods[job.method].sigmas:
             if not smoothed_is_done(kept, job, how, sigma):
                 say(f"{job.name}: smoothed search, sigma {sigma:g}")
-                run_smoothed(embedder, tested, out, kept, job, how, sigma)
+                run_smoothed(embedder, images, out, kept, job, how, sigma)
     return True
 
 
@@ -179,8 +178,8 @@ def _hash(job: Job, plan: Plan) -> str:
     tests = {name: test.model_dump() for name, test in plan.tests.items()}
     drawn = [plan.queries, plan.candidates, plan.ks]
     settings = {"config": job.config, "start": job.start, "eps": job.eps, "tests": tests, "drawn": drawn}
-    # What was left open has no part in the hash: rows of before the switch keep theirs.
-    return config_hash(settings | ({"held_out": True} if plan.held_out else {}))
+    # Only certificates are named by this hash; where there are none, rows of before the switch keep theirs.
+    return config_hash(settings | ({"held_out": True} if plan.held_out and tests else {}))
 
 
 def _data(config: Mapping[str, Any]) -> dict[str, Any]:

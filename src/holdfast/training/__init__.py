@@ -1,6 +1,6 @@
 """Training: one loop; samplers, losses and schedules that defences are made of."""
 
-from holdfast.training.config import TrainConfig, merge, parse, read_toml
+from holdfast.training.config import TrainConfig, merge, parse, read_toml, under
 from holdfast.training.defences import DEFENCES
 from holdfast.training.loop import LOG, STATE, Outcome
 from holdfast.training.run import CONFIG, Run, held_out, load_data, read_config, train
@@ -20,4 +20,5 @@ __all__ = [
     "read_config",
     "read_toml",
     "train",
+    "under",
 ]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator
 
+from holdfast import data, presets
 from holdfast.errors import ConfigError
 from holdfast.training.defences import DefenceOptions, defence_class
 from holdfast.training.schedules import Shape
@@ -33,6 +34,9 @@ class DataSection(_Section):
     """The filter that brings pictures to their size; None: bilinear, of which claims about the file are proved."""
     validation: float = Field(default=0.1, ge=0, le=0.5)
     """Share of the training images held out to watch the training; 0 turns it off."""
+    held_out: Literal["images", "classes"] = "images"
+    """Whether that share is of each class's images or of the classes, which then do not train: what an open split
+    asks at the test."""
 
 
 class ModelSection(_Section):
@@ -139,6 +143,13 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
         if value is not None and value != {}:
             out[key] = value
     return out
+
+
+def under(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a preset for the data and the defence that are given: what `given` is to be laid over."""
+    asked = parse({key: given[key] for key in ("data",) if key in given}).data
+    name = given.get("defence", {}).get("name")
+    return presets.settings(preset, name, data.natural_spec(asked.name))
 
 
 def differences(stored: TrainConfig, asked: TrainConfig) -> list[str]:

@@ -267,12 +267,15 @@ def validation_recall(vectors: Tensor, candidates: Tensor, images: ImageSet) -> 
 
 
 def _hold_out(images: ImageSet, config: TrainConfig) -> tuple[ImageSet, ImageSet | None]:
-    """What trains and what is watched: pairs at least, so that each held-out image has one to find."""
+    """What trains and what is watched: pairs at least, so that each held-out image has one to find, or classes."""
     labels = images.require_labels("training")
     if config.data.validation == 0:
         return images, None
     seed = derive(config.seed, "validation") % 2**32
-    kept, held = data.hold_out(labels, config.data.validation, seed, least=2)
+    if config.data.held_out == "classes":
+        kept, held = data.hold_out_classes(labels, config.data.validation, seed)
+    else:
+        kept, held = data.hold_out(labels, config.data.validation, seed, least=2)
     if len(held) == 0:
         return images, None
     return images.take(kept), images.take(_some_of_each(held, labels, seed))

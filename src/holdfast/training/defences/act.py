@@ -18,7 +18,8 @@ from holdfast.training.defences.base import Moment
 
 
 class ActOptions(AdversarialOptions):
-    """A `step` that is left open is a tenth of eps."""
+    """A `step` that is left open is a tenth of eps; of fewer than 10 steps each is 1.2·eps/`attack_steps`, as in the
+    other defences, so that eps is in reach."""
 
     name: Literal["act"] = "act"
     eps: float = Field(default=0.2, gt=0, le=1)
@@ -42,7 +43,10 @@ class Act(Adversarial):
 
     @property
     def step(self) -> float:
-        return 0.1 * self.options.eps if self.options.step is None else self.options.step
+        o = self.options
+        if o.step is not None:
+            return o.step
+        return 0.1 * o.eps if o.attack_steps >= 10 else 1.2 * o.eps / o.attack_steps
 
     def attack(self, embedder: nn.Module, images: Triple, clean: Triple | None, at: Moment) -> Found:
         return self.search(embedder, images, clean, "pn", goal_of("together", None, self.attention), at)

@@ -67,7 +67,8 @@ class Adversarial(Defence):
     """Triplet loss on triplets that an adversary perturbed. The anchor's pair makes the triplet's first two.
 
     Where the choice of negatives or the adversary needs them, the clean images are embedded once, in eval mode and
-    without gradients. Elsewhere the log takes what the search and the loss compute anyway.
+    without gradients. Elsewhere the log takes what the search and the loss compute anyway; where that holds no clean
+    image (`start`), it says of no shift.
     """
 
     options: AdversarialOptions
@@ -152,7 +153,8 @@ class Adversarial(Defence):
             "attention": self.attention,
             "gradients": float(found.gradients),
         }
-        logs |= self.shifts(apart(embeddings.of(found.moved).detach(), clean.of(found.moved)).mean(), at)
+        if known is not None or found.first is not None or not found.gradients:
+            logs |= self.shifts(apart(embeddings.of(found.moved).detach(), clean.of(found.moved)).mean(), at)
         if len(parts) > 3:
             loss = self.loss(found, embeddings, replace(clean, a=parts[3], p=parts[4]), at)
         else:
