@@ -1,4 +1,4 @@
-"""The page of a plan that chooses settings: what each run costs, and how it resists on held-out training images."""
+"""The page of a plan that chooses settings, on held-out training images: what runs cost, resist and prove."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 from holdfast.evaluate.rows import read_header
 from holdfast.files import atomic_write
-from holdfast.reproduce.plan import Experiment, Job, Plan, SuiteAttack
+from holdfast.reproduce.cells import Cell
+from holdfast.reproduce.page import first_hit, runs_table
+from holdfast.reproduce.plan import Experiment, Job, Plan, SuiteAttack, SuitePlan
 from holdfast.reproduce.run import RUN, rows_folder
 from holdfast.reproduce.suites import LOG_ROWS, RETRIEVAL_ROWS, Value, suite_rows, suite_values
 from holdfast.training import parse
@@ -21,6 +23,11 @@ _NAMED = ("name", "attack_steps", "step", "start", "eps_ramp", "steps_ramp", "ep
 """Settings of the defence that have columns of their own, or follow from those that have."""
 _LENGTH = ("steps", "gradients", "epochs")
 _COLUMNS = ("R@1", "mAP", "ERS", "ARS")
+_MEASURES = (
+    "An image gradient is an image through the network and back, in the adversary's search or in the loss. In brackets "
+    "a 95 % interval over queries. ARS a minute is ARS under our attack for each minute of a processor in training. "
+    "The runs that resist most stand first."
+)
 
 
 @dataclass(frozen=True)
@@ -41,28 +48,35 @@ class Outcome:
         return next(iter(self.values.values()))["ARS"][0] / (self.seconds / 60)
 
 
-def write_choice(folder: Path, preset: str, plan: Plan) -> Path:
-    """Write the page of the plan, `PRESET.md`: a table for each comparison, from the rows there are."""
-    assert plan.suite is not None
+def write_choice(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> Path:
+    """Write the page of the plan, `PRESET.md`, from the rows there are."""
+    parts = [first_hit(cells), *([] if plan.suite is None else _resisted(folder, preset, plan, plan.suite))]
+    found = [part for part in parts if part]
+    found = [*found, runs_table(folder, preset, plan)] if found else ["There are no rows yet."]
+    path = folder / f"{preset}.md"
+    atomic_write(path, "\n\n".join([_head(folder, preset), *found]) + "\n")
+    return path
+
+
+def _resisted(folder: Path, preset: str, plan: Plan, suite: SuitePlan) -> list[str]:
+    """A table for each comparison under attack."""
     by_table: dict[str, list[Experiment]] = {}
     for experiment in plan.experiments:
         for table in experiment.tables.values():
             by_table.setdefault(table, []).append(experiment)
-    parts = [_head(folder, preset)]
+    parts = []
     for table, experiments in by_table.items():
         found = [
             outcome
             for job in plan.jobs(table)
-            if (outcome := outcome_of(rows_folder(folder, preset, job), job, plan.suite.attacks)) is not None
+            if (outcome := outcome_of(rows_folder(folder, preset, job), job, suite.attacks)) is not None
         ]
         about = next((experiment.about for experiment in experiments if experiment.about), "")
         if found:
             parts.append(_section(table, about, found))
-    if len(parts) == 1:
-        parts.append("There are no rows yet.")
-    path = folder / f"{preset}.md"
-    atomic_write(path, "\n\n".join(parts) + "\n")
-    return path
+    if parts:
+        parts.insert(0, _MEASURES)
+    return parts
 
 
 def outcome_of(kept: Path, job: Job, attacks: Sequence[SuiteAttack]) -> Outcome | None:
@@ -91,9 +105,7 @@ def _head(folder: Path, preset: str) -> str:
         f"# Settings chosen for `{folder.name}`\n\n"
         f"Generated from the rows by `holdfast reproduce {folder.name} --preset {preset} --page`. Every run is judged "
         "on training images that it did not train on, never on test images, and none of these numbers is a cell of "
-        "the paper's tables. An image gradient is an image through the network and back, in the adversary's search "
-        "or in the loss. In brackets a 95 % interval over queries. ARS a minute is ARS under our attack for each "
-        "minute of a processor in training. The runs that resist most stand first."
+        "the paper's tables."
     )
 
 

@@ -64,7 +64,7 @@ class EmbedderReproduction:
         """
         if self.plan.held_out:
             cells = [one for one in make_cells(self.folder, self.preset, self.plan) if one.ours is not None]
-            return cells, write_choice(self.folder, self.preset, self.plan)
+            return cells, write_choice(self.folder, self.preset, self.plan, cells)
         plans = plans_with_rows(self.folder) or {self.preset: self.plan}
         cells = all_cells(self.folder, plans)
         write_cells(self.folder / CELLS, cells)

@@ -49,7 +49,7 @@ def write_page(folder: Path, plans: Mapping[str, Plan], cells: Sequence[Cell]) -
 
 
 def _sections(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> list[str]:
-    parts = [_first_hit(cells), _against_best(cells)]
+    parts = [first_hit(cells), _against_best(cells)]
     if plan.suite is not None:
         parts.append(_differences(folder, preset, plan))
     if plan.smoothing is not None:
@@ -58,7 +58,7 @@ def _sections(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> l
     parts += [_table(number, [cell for cell in cells if cell.table == number], plan) for number in tables]
     if plan.suite is not None:
         parts.append(_telemetry(folder, preset, plan))
-    return [*parts, _runs(folder, preset, plan)]
+    return [*parts, runs_table(folder, preset, plan)]
 
 
 def _head(folder: Path, plans: Mapping[str, Plan]) -> str:
@@ -87,7 +87,7 @@ def _drawn(plan: Plan) -> str:
     )
 
 
-def _first_hit(cells: Sequence[Cell]) -> str:
+def first_hit(cells: Sequence[Cell]) -> str:
     """What a user reads first: whether the nearest is of the right class, without an attack, attacked and proved."""
     columns = {
         "chance": ("recall", "none"),
@@ -305,7 +305,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}".removeprefix("0")
 
 
-def _runs(folder: Path, preset: str, plan: Plan) -> str:
+def runs_table(folder: Path, preset: str, plan: Plan) -> str:
     """What was trained, and what it cost."""
     lines = ["## Runs", "", "| run | steps | CPU minutes | commit |", "|---|---|---|---|"]
     for job in plan.jobs():
