@@ -63,7 +63,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "robust": Preset(
         "an hour of one core on Fashion-MNIST, eps 77/255: 12 million image gradients, the mean of the weights",
-        {"act": {"eps": 77 / 255, "attack_steps": 4, "start": "kept", "sampling": "random"}},
+        {"act": {"eps": 77 / 255, "attack_steps": 3, "start": "kept", "sampling": "random"}},
         {
             "train": {
                 "gradients": 12_000_000,
