@@ -503,7 +503,11 @@ def test_what_is_wrong_with_a_plan_is_said(home):
         ("kakizaki", "paper", {"6", "7"}),
         ("ca-tride", "laptop", {"1", "3", "4"}),
         ("ca-tride", "full", {"1", "3", "4"}),
-        ("ca-tride", "choice", {"which adversary", "beyond the papers", "learning rate"}),
+        (
+            "ca-tride",
+            "choice",
+            {"which adversary", "beyond the papers, 4 million gradients", "learning rate"},
+        ),
         ("ca-tride", "paper", {"1", "3", "4"}),
         ("retrievalguard", "laptop", {"figure 2", "figure 3", "figure 4", "figure 5"}),
         ("retrievalguard", "paper", {"figure 2", "figure 3", "figure 4", "figure 5"}),

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from holdfast import models
@@ -253,6 +254,25 @@ def test_a_shift_is_said_only_where_it_is_known(start, said):
     logs = made.terms(network, batch, Moment(0, 2)).logs
     assert ("shift" in logs) == said
     assert not said or logs["shift"] > 1e-4
+
+
+def test_every_part_of_a_mixed_defence_keeps_its_own_searches(tmp_path):
+    part = {"eps": EPS, "attack_steps": 1, "start": "kept"}
+    parts = [{"name": "act", **part}, {"name": "est", **part}]
+    data = {"name": "fashion-mnist-mini", "validation": 0}
+    mixed = {"name": "mixed", "parts": parts, "weights": [1, 0.5]}
+    train(
+        parse({"data": data, "defence": mixed, "train": {"steps": 2, "batch": 16}}),
+        tmp_path / "run",
+        say=quiet,
+    )
+    kept = load_file(tmp_path / "run" / "state.safetensors")
+    found = [kept[name] for name in sorted(kept) if name.endswith("_kept")]
+    assert [len(one) for one in found] == [8000, 8000]
+    moved = [one.flatten(1).any(1).nonzero().flatten().tolist() for one in found]
+    assert moved[0]
+    assert moved[1]
+    assert moved[0] != moved[1], "ACT leaves the anchors, EST does not"
 
 
 def test_presets_and_threats_on_the_command_line(tmp_path):

@@ -307,7 +307,7 @@ class Plan(Table):
             key, value = point
             section, _, name = key.rpartition(".")
             config[section or "defence"][name] = value
-            method = f"{method}-{name}={value:g}"
+            method = f"{method}-{name}={value:.10g}"
         return Job(
             dataset,
             experiment.model,

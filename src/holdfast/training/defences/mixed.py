@@ -70,7 +70,9 @@ class Mixed(Defence):
         return next((part.dim for part in self._each() if part.dim is not None), None)
 
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
-        return self._each()[0].sampler(labels, batch, seed)
+        # Every part sees what there is to train on, and may refuse it.
+        first, *_ = [part.sampler(labels, batch, seed) for part in self._each()]
+        return first
 
     def prepare(self, embedder: nn.Module) -> list[str]:
         said = [line for part in self._each() for line in part.prepare(embedder)]
