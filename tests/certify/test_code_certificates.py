@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from holdfast import data
-from holdfast.attacks import Attack, Candidates, Given, objective, optimiser
+from holdfast.attacks import Attack, Candidates, Given, as_access, objective, optimiser
+from holdfast.attacks.resized import Resized
 from holdfast.certify import Verdict, nearest
 from holdfast.certify.certifier import Certifier
 from holdfast.data import decode, read_image
@@ -150,6 +151,8 @@ def test_attacks_on_candidates_go_through_their_side(run):
     attack = Attack(objective("ca+", given), optimiser("pgd", steps=10), Threat.parse("candidates:linf:0.3"))
     done = attack.run(embedder, pixels[22:23])
     assert done.loss < done.loss_before
+    whole = Resized(as_access(embedder), (1, 28, 28), embedder.spec).of_candidates()
+    assert torch.allclose(whole.see(to_unit(pixels[:2])), embedder.embed_candidates(pixels[:2]), atol=1e-5)
     before, after = (embedder.embed_candidates(x) for x in (to_unit(pixels[22:23]), done.images))
     reached = [float((one - asked[:1]).norm()) for one in (before, after)]
     assert reached[1] < reached[0], "the altered candidate is nearer to the query as it would be stored"

@@ -92,7 +92,7 @@ def test_the_fine_part_is_wrong_by_how_far_its_distances_are_off():
 
 def test_a_run_makes_a_two_sided_embedder(run):
     embedder = run.embedder
-    assert embedder.candidate_side == ClassCode(10, 1.0, 3, 0.1)
+    assert embedder.candidate_side == ClassCode(10, 1.0, 3, 0.3)
     assert embedder.dim == 14
     assert not embedder.unit_norm
     images = to_unit(data.load("fashion-mnist-mini").test.batch(range(20)))

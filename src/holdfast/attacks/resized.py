@@ -21,8 +21,8 @@ class Resized(Access):
     """
 
     def __init__(self, inner: Access, shape: Shape, spec: ImageSpec) -> None:
-        self._inner, self._channels = inner, spec.channels
-        self.shape = shape
+        self._inner, self._channels, self._spec = inner, spec.channels, spec
+        self.shape: Shape = shape
         self.gradients, self.lists = inner.gradients, inner.lists
         self.device, self.dtype = inner.device, inner.dtype
         _, height, width = shape
@@ -37,6 +37,9 @@ class Resized(Access):
 
     def embed(self, images: Tensor) -> Tensor:
         return self._inner.embed(self._resize(images))
+
+    def of_candidates(self) -> Access:
+        return Resized(self._inner.of_candidates(), self.shape, self._spec)
 
     @contextmanager
     def ready(self) -> Iterator[None]:

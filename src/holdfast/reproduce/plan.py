@@ -251,9 +251,9 @@ class Plan(Table):
         return self.attacks.model_copy(update=change.model_dump(exclude_none=True))
 
     def says(self, method: str) -> str:
-        """What tables must say of a method of the plan; nothing of others."""
-        how = self.methods.get(method)
-        return "" if how is None else defence_class(how.defence.get("name", "triplet")).says
+        """What tables must say of a method of the plan, by the name of its runs; nothing of others."""
+        trained = {job.method: job.config["defence"]["name"] for job in self.places()}
+        return defence_class(trained[method]).says if method in trained else ""
 
     def suite_of(self, job: Job) -> SuitePlan | None:
         """How the run's suite is run."""

@@ -40,7 +40,7 @@ class ClassCodeOptions(BoundedOptions):
     """T of the candidates: p = softmax(z/T)."""
     fine: int = Field(default=8, ge=0, le=1024)
     """Dimensions of the fine part, which orders the candidates of a class; 0: none."""
-    fine_weight: float = Field(default=0.1, ge=0)
+    fine_weight: float = Field(default=0.3, ge=0)
     """β: how much the fine part counts beside the scores in a search."""
     fine_loss: float = Field(default=0.03, ge=0)
     """How much it counts in the loss."""

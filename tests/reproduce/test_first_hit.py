@@ -1,0 +1,34 @@
+"""The plan of the first hit: its runs are of settings that exist, and its tables say what is closed-set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.reproduce.cells import cell
+from holdfast.reproduce.page import _table
+from holdfast.reproduce.plan import read_plan
+from holdfast.training import parse
+
+HOME = Path(__file__).resolve().parents[2] / "reproduce" / "kakizaki"
+
+
+def test_its_runs_can_be_trained_and_closed_sets_are_called_so():
+    plan = read_plan(HOME, "first-hit")
+    jobs = plan.jobs()
+    for job in jobs:
+        parse(job.config)
+    coded = [job for job in jobs if job.method.startswith("class-code")]
+    assert {(job.dataset, job.config["defence"]["eps"]) for job in coded} == {
+        ("mnist", 0.2),
+        ("fashion-mnist", 0.1),
+        ("fashion-mnist", 0.2),
+        ("cifar-10", 2 / 255),
+    }
+    assert all(plan.says(job.method).startswith("closed-set") == (job in coded) for job in jobs)
+
+    def shown(method: str) -> str:
+        key = ("first hit", "fashion-mnist", "small", method, "query", "0.1", 1, "certified_hit_rate")
+        return _table("first hit", [cell(key, None, 0.5, None, None, 10, 1, "first-hit")], plan)
+
+    assert "class-code-eps=0.1 (closed-set: the classes of the training set) |" in shown("class-code-eps=0.1")
+    assert "closed-set" not in shown("certified-rank")
