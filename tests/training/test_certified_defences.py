@@ -136,6 +136,20 @@ def test_boxes_too_wide_to_certify_are_said(tmp_path):
     assert sum("the boxes are larger" in line for line in said) == 1
 
 
+@pytest.mark.parametrize("name", ["c-ibp", "tbt", "certified-margin", "certified-rank"])
+def test_eps_can_grow_slowly_at_first(name):
+    table = {"name": name, "eps": 0.7, "ramp_start": 0.2, "ramp_end": 0.7, "ramp": "smooth"}
+    if name == "certified-rank":
+        table["small_share"] = 0.0
+    defence = build_defence(
+        parse({"defence": {**table, **({"dim": 5} if name == "c-ibp" else {})}}).defence, 3
+    )
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
+    given = Batch(torch.rand(30, 1, 4, 4), torch.arange(30) % 3)
+    seen = [defence.terms(net, given, Moment(step, 100)).logs["eps"] for step in (0, 20, 30, 40, 55, 70, 99)]
+    assert seen == pytest.approx([0.0, 0.0, 1 / 160, 0.1, 0.4, 0.7, 0.7])
+
+
 def test_ibp_initialisation_keeps_boxes_from_growing():
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (nn.Linear(300, 300), nn.ReLU())]

@@ -24,7 +24,7 @@ from holdfast.training.defences import DEFENCES, build_defence
 from holdfast.training.defences.bounded import Bounded
 from holdfast.training.log import Log, read_log
 from holdfast.training.loop import LOG, STATE
-from holdfast.training.schedules import learning_rate, ramp
+from holdfast.training.schedules import learning_rate, ramp, smooth_ramp
 
 SPEC = ImageSpec(1, 12, 12)
 PLAIN = sorted(set(DEFENCES) - {"fctb"})
@@ -300,6 +300,11 @@ def test_schedules_by_hand():
     assert learning_rate("cosine", 0.0, final=0.02) == pytest.approx(1.0)
     assert learning_rate("cosine", 0.5, final=0.0) == pytest.approx(0.5)
     assert [ramp(x, 0.2, 0.6, 1.0, 0.5) for x in (0.1, 0.4, 0.9)] == pytest.approx([1.0, 0.75, 0.5])
+    # Up to 0.4 of the ramp the fourth power, 1/7 there; then a line to 1, at the same slope.
+    grown = [smooth_ramp(x, 0.2, 0.7, 7.0) for x in (0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.9)]
+    assert grown == pytest.approx([0.0, 0.0, 1 / 16, 1.0, 4.0, 7.0, 7.0])
+    slopes = [(smooth_ramp(0.4 + h, 0.2, 0.7, 7.0) - 1) / h for h in (-1e-6, 1e-6)]
+    assert slopes[0] == pytest.approx(slopes[1], rel=1e-4)
 
 
 def test_a_run_can_end_with_the_mean_of_its_weights(tmp_path):

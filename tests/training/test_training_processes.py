@@ -13,7 +13,7 @@ import torch
 from holdfast import models
 from holdfast.errors import ConfigError
 from holdfast.spec import ImageSpec
-from holdfast.training import processes
+from holdfast.training import parse, processes, train
 from holdfast.training.log import read_log
 
 OPTIONS = {
@@ -55,6 +55,21 @@ def test_batch_norm_must_be_frozen():
         processes.Sharded(embedder)
     embedder.freeze_batch_norm = True
     processes.Sharded(embedder)
+
+
+def test_what_several_processes_refuse_leaves_the_folder_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "shared", processes.Sharded)
+    config = parse(
+        {
+            "data": {"name": "fashion-mnist-mini"},
+            "model": {"name": "cnn7-narrow"},
+            "defence": {"name": "certified-rank", "boxes": 10},
+            "train": {"steps": 1, "batch": 55},
+        }
+    )
+    with pytest.raises(ConfigError, match="freeze_batch_norm"):
+        train(config, tmp_path / "run", say=lambda line: None)
+    assert not [entry for entry in (tmp_path / "run").iterdir() if not entry.name.startswith(".")]
 
 
 def test_alone_nothing_is_shared():

@@ -143,7 +143,7 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
                     validate=validate if validation is not None else None,
                     warn=say,
                 )
-        except RunError:
+        except (ConfigError, RunError):
             # Refused before it had anything to go on from: the folder is free for another try.
             if begun is None and is_first() and not (out / STATE).exists():
                 for name in (CONFIG, LOG):

@@ -74,8 +74,8 @@ class Watch:
         if step >= steps / 2 and radius > distance and self._first("wide"):
             yield (
                 f"step {step}: the boxes are larger (radius {radius:.3g}) than images are apart "
-                f"({distance:.3g}), so nothing is certified; begin the ramp of "
-                "eps earlier, train longer, or for a smaller eps"
+                f"({distance:.3g}), so nothing is certified; take "
+                'defence.ramp="smooth", begin the ramp of eps earlier, train longer, or for a smaller eps'
             )
 
     def _first(self, what: str) -> bool:

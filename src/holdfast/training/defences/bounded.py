@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from holdfast.training.adversary import Search, Triple, perturb
 from holdfast.training.batch_norm import held, recorded
 from holdfast.training.defences.base import Defence, DefenceOptions, Moment
 from holdfast.training.processes import unshared
-from holdfast.training.schedules import ramp
+from holdfast.training.schedules import ramp, smooth_ramp
 
 
 class BoundedOptions(DefenceOptions):
@@ -27,6 +27,9 @@ class BoundedOptions(DefenceOptions):
     clip: bool = False
     ramp_start: float = Field(default=0.05, ge=0, le=1)
     ramp_end: float = Field(default=0.35, ge=0, le=1)
+    ramp: Literal["linear", "smooth"] = "linear"
+    """`smooth`: eps first grows by the fourth power. Deep networks with batch norm need it: their first boxes are
+    hundreds of times as wide as those of `small`."""
     ibp_init: bool = True
     """Small first weights, so that the first bounds are not already far too wide; pretrained weights stay."""
 
@@ -96,6 +99,13 @@ class Bounded(Defence):
         with held(self._statistics):
             vectors: Tensor = embedder(images)
         return vectors
+
+    def ramped_eps(self, at: Moment) -> float:
+        """eps at this moment of the run."""
+        o = self.options
+        if o.ramp == "linear":
+            return self.ramped(at, 0.0, o.eps)
+        return smooth_ramp(at.done, o.ramp_start, o.ramp_end, o.eps)
 
     def ramped(self, at: Moment, first: float, last: float) -> float:
         """A value that goes from `first` to `last` over the ramp."""

@@ -46,7 +46,7 @@ class CIbp(Bounded):
         return said
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
-        eps, kappa = self.ramped(at, 0.0, self.options.eps), self.ramped(at, 1.0, self.options.kappa)
+        eps, kappa = self.ramped_eps(at), self.ramped(at, 1.0, self.options.kappa)
         embeddings = self.embed(embedder, batch.images)
         loss = kappa * F.cross_entropy(self.head(torch.relu(embeddings)), batch.labels)
         if kappa < 1:

@@ -39,7 +39,7 @@ class CertifiedMargin(Bounded):
         self.options = options
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
-        eps, kappa = self.ramped(at, 0.0, self.options.eps), self.ramped(at, 1.0, self.options.kappa)
+        eps, kappa = self.ramped_eps(at), self.ramped(at, 1.0, self.options.kappa)
         embeddings = self.embed(embedder, batch.images)
         box = self.box(embedder, batch.images, eps)
         scale = spread(embeddings)

@@ -112,7 +112,7 @@ class CertifiedRank(Bounded):
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
         o, boxes = self.options, self._boxes(len(batch.images))
-        eps = self.ramped(at, 0.0, o.eps)
+        eps = self.ramped_eps(at)
         if at.done >= o.ramp_end and torch.rand(()).item() < o.small_share:
             eps = o.eps * o.small_eps
         temperature = self.ramped(at, o.first_temperature, o.temperature)

@@ -34,7 +34,7 @@ class Tbt(Bounded):
         self.options = options
 
     def terms(self, embedder: nn.Module, batch: Batch, at: Moment) -> Terms:
-        eps, kappa = self.ramped(at, 0.0, self.options.eps), self.ramped(at, 1.0, self.options.kappa)
+        eps, kappa = self.ramped_eps(at), self.ramped(at, 1.0, self.options.kappa)
         embeddings = self.embed(embedder, batch.images)
         distance = distances(embeddings)
         triplets = random_triplets(batch.labels)
