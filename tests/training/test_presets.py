@@ -56,7 +56,7 @@ def test_what_is_given_goes_before(tmp_path):
     given = {"data": {"name": "fashion-mnist-mini"}, "defence": {"name": "est"}}
     assert under("laptop", given)["defence"] == {
         "margin": 0.2,
-        "attack_steps": 2,
+        "attack_steps": 4,
         "start": "kept",
         "name": "est",
     }
