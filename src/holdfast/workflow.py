@@ -48,9 +48,11 @@ def train(
     """Train an embedder on a data set or a folder of images into the folder `out`.
 
     `settings` and `sections` are the tables of a config:
-    `train("photos/", "runs/mine", model={"name": "small"}, train={"epochs": 5})`. They go before those of `preset`.
+    `train("photos/", "runs/mine", model={"name": "small"}, train={"epochs": 5})`; a name alone will do
+    (`model="small"`). They go before those of `preset`.
     """
-    table = merge({"data": {"name": str(data)}}, merge(settings or {}, sections))
+    named = {key: {"name": value} if isinstance(value, str) else value for key, value in sections.items()}
+    table = merge({"data": {"name": str(data)}}, merge(settings or {}, named))
     below = {} if preset is None else under(preset, table)
     return run_training(parse(merge(below, table)), Path(out))
 

@@ -101,3 +101,10 @@ def test_help_and_docs_are_those_of_the_registry():
     assert in_words() in help_
     for name, preset in PRESETS.items():
         assert f"| `{name}` | {preset.about} |" in page
+
+
+def test_a_length_that_is_given_takes_the_place_of_the_preset_s():
+    """A budget of gradients and a number of steps do not stand side by side."""
+    given = {"data": {"name": "fashion-mnist-mini"}, "train": {"steps": 5}}
+    assert not {"gradients", "epochs"} & set(under("robust", given)["train"])
+    assert under("robust", {"data": given["data"]})["train"]["gradients"] == 11_000_000

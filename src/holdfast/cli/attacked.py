@@ -122,9 +122,11 @@ def run_attacks(
 
 def _note_cost(altered: int, settings: Settings) -> None:
     """What is ahead, in what costs the time."""
+    from holdfast.evaluate.attacked import PRINTED_STEPS
+
     each, what = settings.steps * settings.restarts, "gradients"
-    if settings.optimiser == "paper":
-        each = 100
+    if settings.optimiser in PRINTED_STEPS:
+        each = PRINTED_STEPS[settings.optimiser]
     elif settings.optimiser in ("nes", "spsa"):
         each, what = settings.budget, "images shown to the model"
     note(f"{altered:,} attacks of {each:,} {what} each: {altered * each:,} in all")
@@ -151,13 +153,15 @@ def _folder(
     seed: int,
 ) -> str:
     """A folder's name that tells apart what differs most often; what else differs is refused by its hash."""
+    from holdfast.evaluate.attacked import PRINTED_STEPS
+
     size = "-".join(str(threat).replace(":", "_").replace("/", "over") for threat in threats)
     drawn = "" if queries is None else f"-q{queries}-c{candidates or 'rest'}-s{seed}"
     effort = (
         f"{settings.steps}x{settings.restarts}" if "pgd" in str(settings.optimiser) else f"{settings.budget}"
     )
-    if settings.optimiser == "paper":
-        effort = "100x1"
+    if settings.optimiser in PRINTED_STEPS:
+        effort = f"{PRINTED_STEPS[settings.optimiser]}x1"
     return f"{images.name}-{name}-{size}-{settings.optimiser}{effort}{drawn}"
 
 

@@ -58,7 +58,10 @@ def evaluate(
     ] = None,
     optimiser: Annotated[
         str | None,
-        typer.Option(help="pgd, pgd-plain, paper, nes or spsa; pgd if there are gradients, else nes."),
+        typer.Option(
+            help="pgd, pgd-plain, nes or spsa; or a printed search: paper (Kakizaki et al.), published (ERS tables). "
+            "pgd if there are gradients, else nes."
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Gradient steps.  [default: 32; er-recall: 100]")

@@ -25,6 +25,8 @@ PAPER = "paper"
 """The optimiser of Kakizaki et al.: the last of 100 plain steps of eps/10."""
 PUBLISHED = "published"
 """The search behind the published ERS tables (Zhou et al. 2021): the last of 32 plain steps of 3/255."""
+PRINTED_STEPS = {PAPER: 100, PUBLISHED: 32}
+"""Steps of the searches that are as they were printed, whatever else is asked for."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class Settings:
         """The optimiser for a threat of that size."""
         name = self.optimiser or "pgd"
         if name == PAPER:
-            return optimiser("pgd-plain", steps=100, step=eps / 10)
+            return optimiser("pgd-plain", steps=PRINTED_STEPS[PAPER], step=eps / 10)
         if name == PUBLISHED:
-            return optimiser("pgd-plain", steps=32, step=3 / 255)
+            return optimiser("pgd-plain", steps=PRINTED_STEPS[PUBLISHED], step=3 / 255)
         if name not in OPTIMISERS or OPTIMISERS[name].shared:
             known = {PAPER, PUBLISHED, *(known for known, kind in OPTIMISERS.items() if not kind.shared)}
             raise ConfigError(unknown_name("optimiser", name, known))

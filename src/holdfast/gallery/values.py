@@ -48,7 +48,7 @@ class EmbedderInfo:
         if made_by not in (self.fingerprint, *self.also):
             raise GalleryError(
                 f"{gallery} was made by embedder {made_by[:12]}, not by {self.fingerprint[:12]};"
-                " use that embedder or index the images again"
+                " use that embedder, or index the images into another gallery"
             )
 
     def __post_init__(self) -> None:

@@ -49,6 +49,10 @@ class ModelSection(_Section):
     options: dict[str, Any] = {}
 
 
+LENGTHS = ("epochs", "steps", "gradients")
+"""Settings of `[train]` that say how long a run is; a preset's make way for one that is given."""
+
+
 class TrainSection(_Section):
     """`[train]`: how long, how fast, and what is written on the way."""
 
@@ -149,7 +153,10 @@ def under(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The tables of a preset for the data and the defence that are given: what `given` is to be laid over."""
     asked = parse({key: given[key] for key in ("data",) if key in given}).data
     name = given.get("defence", {}).get("name")
-    return presets.settings(preset, name, data.natural_spec(asked.name))
+    tables = presets.settings(preset, name, data.natural_spec(asked.name))
+    if any(given.get("train", {}).get(length) is not None for length in LENGTHS):
+        tables["train"] = {key: value for key, value in tables["train"].items() if key not in LENGTHS}
+    return tables
 
 
 def differences(stored: TrainConfig, asked: TrainConfig) -> list[str]:
