@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from holdfast import data
+from holdfast import data, wrap
 from holdfast.attacks import Attack, Candidates, Given, as_access, objective, optimiser
 from holdfast.attacks.resized import Resized
 from holdfast.certify import Verdict, nearest
@@ -18,7 +19,7 @@ from holdfast.data.export import export_images
 from holdfast.evaluate import certify, er_recall
 from holdfast.evaluate.photo import attack_photo, png
 from holdfast.gallery.certified import certified_search
-from holdfast.models import to_unit
+from holdfast.models import ClassCode, to_unit
 from holdfast.threat import Threat
 from holdfast.training import parse, train
 from holdfast.workflow import index, search
@@ -174,3 +175,16 @@ def test_certified_is_at_most_attacked_at_most_clean(run, tmp_path):
     sure = proved.rows.columns["hit_1"][proved.rows.columns["threat"] == str(threats[1])][:10]
     held = attacked.rows.columns["robust_1"][attacked.rows.columns["threat"] == str(threats[1])]
     assert (sure <= held).all()
+
+
+def test_where_nothing_is_known_of_the_scores_nothing_is_claimed():
+    """The shares of a softmax always lie in [0, 1]; that is no proof about an infinite score."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 4)).eval()
+    embedder = wrap(network, (1, 4, 4), candidate_side=ClassCode(3, 1.0))
+    certifier = Certifier(embedder)
+    images = torch.rand(2, 1, 4, 4)
+    assert torch.isfinite(certifier.candidate_box(images, 0.01).radius).all()
+    with torch.no_grad():
+        network[1].weight.fill_(torch.inf)
+    assert not torch.isfinite(certifier.candidate_box(images, 0.01).radius).any()

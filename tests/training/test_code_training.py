@@ -120,6 +120,14 @@ def test_networks_that_do_not_fit_are_refused_before_anything_is_written(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+def test_classes_that_are_not_trained_are_refused(tmp_path):
+    """An open split asks about classes that have no score."""
+    wanted = parse({"data": {**MINI, "split": "open"}, "defence": {"name": "class-code"}})
+    with pytest.raises(ConfigError, match=r"closed set of classes.*set data\.split=closed"):
+        train(wanted, tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
 def test_mixed_keeps_the_side_of_its_part():
     options = {"name": "mixed", "parts": [{"name": "class-code"}, {"name": "triplet"}], "weights": [1.0, 1.0]}
     made = build_defence(parse({"defence": options}).defence, 5)

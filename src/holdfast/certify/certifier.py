@@ -138,7 +138,10 @@ class Certifier:
         box = self.box(images, eps)
         lower, upper = side.bounds(box.lower, box.upper)
         # More than halving and adding again can lose.
-        return Box((lower + upper) / 2, (upper - lower) / 2 + 2.0**-50 * (lower.abs() + upper.abs()))
+        radius = (upper - lower) / 2 + 2.0**-50 * (lower.abs() + upper.abs())
+        # A code is bounded whatever the scores are; where nothing is known of them, nothing is claimed of it.
+        known = (torch.isfinite(box.centre) & torch.isfinite(box.radius)).all(1, keepdim=True)
+        return Box((lower + upper) / 2, torch.where(known, radius, torch.inf))
 
     def candidates(self, images: Tensor, eps: float) -> Box:
         """The boxes of altered candidates; asked again for the same ones, they are at hand."""

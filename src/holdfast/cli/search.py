@@ -37,7 +37,9 @@ def search(
     ] = None,
     method: Annotated[
         Sharpness,
-        typer.Option(help="How hard to try for an altered query; crown takes seconds, and proves most."),
+        typer.Option(
+            help="How hard to try for an altered query; crown proves most, and takes seconds (minutes with linf:auto)."
+        ),
     ] = "interval",
     samples: Annotated[
         int | None,

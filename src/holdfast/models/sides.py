@@ -52,7 +52,7 @@ class CandidateSide(ABC):
     def bounds(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         """Ends (float64) between which the candidate's vector lies, as it is stored, for every vector between these.
 
-        An end that is not finite says nothing.
+        Where nothing is known of a score (an end that is not finite), the ends are those that always hold.
         """
 
     def __call__(self, vectors: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Class codes (ours): cross-entropy on the worst scores within eps, for a first hit that is surely of the right class.
 
 The query's vector has a score for each class, and a candidate is stored as its softmax (`models.sides.ClassCode`): a
-candidate of the query's class is the nearest as long as that class keeps the largest score. It is a closed-set method:
-the classes are those of the training set.
+candidate of the query's class is the nearest as long as that class keeps the largest score, by enough where codes are
+not of one class alone. It is a closed-set method: the classes are those of the training set.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.nn import functional
 from holdfast import models
 from holdfast.bounds import Box, Graph, image_box, interval_bounds
 from holdfast.bounds.operations import Linear
+from holdfast.data import Dataset, ImageSet
 from holdfast.errors import ConfigError
 from holdfast.models import CandidateSide
 from holdfast.training.defences.base import Batch, Moment, Terms
@@ -70,6 +71,14 @@ class ClassCode(Bounded):
     @property
     def dim(self) -> int:
         return self.classes + 1 + self.options.fine
+
+    def images(self, dataset: Dataset) -> ImageSet:
+        if dataset.split == "open":
+            raise ConfigError(
+                "class-code is for a closed set of classes, and an open split tests on others than it trains on; "
+                "set data.split=closed"
+            )
+        return super().images(dataset)
 
     def sampler(self, labels: NDArray[np.int64], batch: int, seed: int) -> Sampler:
         """Plain batches: the scores need no partners."""
