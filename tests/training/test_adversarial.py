@@ -205,7 +205,13 @@ def test_every_adversary_trains_and_resumes_to_the_same_bits(name, tmp_path):
         {
             "data": {"name": "fashion-mnist-mini", "validation": 0},
             "defence": {"name": name, "eps": EPS, "attack_steps": 2, "warm_up": 0.2, **options},
-            "train": {"steps": 6, "batch": 16, "log_every": 1, "checkpoint_seconds": 0},
+            "train": {
+                "steps": 6,
+                "batch": 16,
+                "log_every": 1,
+                "checkpoint_seconds": 0,
+                "precision": "float32",
+            },
         }
     )
     whole = train(config, tmp_path / "whole", say=quiet)

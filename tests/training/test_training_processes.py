@@ -17,7 +17,10 @@ from holdfast.training import parse, processes, train
 from holdfast.training.log import read_log
 
 OPTIONS = {
-    "ca-tride": ["--batch", "22", "--set", "defence.attack_steps=2", "--set", "defence.attention=auto"],
+    "ca-tride": [
+        *("--batch", "22", "--set", "defence.attack_steps=2", "--set", "defence.attention=auto"),
+        *("--precision", "float32"),
+    ],
     "certified-rank": ["--batch", "55", "--set", "defence.boxes=10", "--set", "defence.eps=0.02"],
 }
 
