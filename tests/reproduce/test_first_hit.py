@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.reproduce.cells import cell
-from holdfast.reproduce.page import _table
+from holdfast.reproduce.page import _table, first_hit
 from holdfast.reproduce.plan import read_plan
 from holdfast.training import parse
 
@@ -26,9 +26,13 @@ def test_its_runs_can_be_trained_and_closed_sets_are_called_so():
     }
     assert all(plan.says(job.method).startswith("closed-set") == (job in coded) for job in jobs)
 
-    def shown(method: str) -> str:
+    def shown(method: str) -> list[str]:
         key = ("first hit", "fashion-mnist", "small", method, "query", "0.1", 1, "certified_hit_rate")
-        return _table("first hit", [cell(key, None, 0.5, None, None, 10, 1, "first-hit")], plan)
+        cells = [cell(key, None, 0.5, None, None, 10, 1, "first-hit")]
+        return [_table("first hit", cells, plan), first_hit(cells, plan)]
 
-    assert "class-code-eps=0.1 (closed-set: the classes of the training set) |" in shown("class-code-eps=0.1")
-    assert "closed-set" not in shown("certified-rank")
+    for table in shown("class-code-eps=0.1"):
+        assert "class-code-eps=0.1 (closed-set: the classes of the training set) |" in table
+    for table in shown("certified-rank"):
+        assert "| certified-rank |" in table
+        assert "closed-set" not in table

@@ -50,7 +50,10 @@ class Outcome:
 
 def write_choice(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> Path:
     """Write the page of the plan, `PRESET.md`, from the rows there are."""
-    parts = [first_hit(cells), *([] if plan.suite is None else _resisted(folder, preset, plan, plan.suite))]
+    parts = [
+        first_hit(cells, plan),
+        *([] if plan.suite is None else _resisted(folder, preset, plan, plan.suite)),
+    ]
     found = [part for part in parts if part]
     found = [*found, runs_table(folder, preset, plan)] if found else ["There are no rows yet."]
     path = folder / f"{preset}.md"

@@ -49,7 +49,7 @@ def write_page(folder: Path, plans: Mapping[str, Plan], cells: Sequence[Cell]) -
 
 
 def _sections(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> list[str]:
-    parts = [first_hit(cells), _against_best(cells)]
+    parts = [first_hit(cells, plan), _against_best(cells)]
     if plan.suite is not None:
         parts.append(_differences(folder, preset, plan))
     if plan.smoothing is not None:
@@ -87,7 +87,13 @@ def _drawn(plan: Plan) -> str:
     )
 
 
-def first_hit(cells: Sequence[Cell]) -> str:
+def _called(method: str, plan: Plan) -> str:
+    """A method by its name, with what must be said of it."""
+    said = plan.says(method)
+    return f"{method} ({said})" if said else method
+
+
+def first_hit(cells: Sequence[Cell], plan: Plan) -> str:
     """What a user reads first: whether the nearest is of the right class, without an attack, attacked and proved."""
     columns = {
         "chance": ("recall", "none"),
@@ -117,7 +123,8 @@ def first_hit(cells: Sequence[Cell]) -> str:
             ]
             shown.append(_number(found[0].ours) if found else "–")
         seeds = first[dataset, model, method, metric, threat, eps].seeds
-        lines.append(f"| {dataset} | {model} | {eps} | {method} | {seeds} | " + " | ".join(shown) + " |")
+        name = _called(method, plan)
+        lines.append(f"| {dataset} | {model} | {eps} | {name} | {seeds} | " + " | ".join(shown) + " |")
     if not lines:
         return ""
     head = "| data set | network | eps | method | seeds | " + " | ".join(columns) + " |"
@@ -245,10 +252,8 @@ def _table(number: str, cells: Sequence[Cell], plan: Plan) -> str:
                 by_k = {cell.k: cell for cell in group}
                 seeds = max(cell.seeds for cell in group)
                 numbers = " | ".join(_pair(by_k.get(k)) for k in ks)
-                said = plan.says(key[1])
-                lines.append(
-                    f"| {key[0]} | {key[1]}{f' ({said})' if said else ''} | {key[2]} | {seeds or '–'} | {numbers} |"
-                )
+                name = _called(key[1], plan)
+                lines.append(f"| {key[0]} | {name} | {key[2]} | {seeds or '–'} | {numbers} |")
             parts.append(lines[0] + "\n\n" + "\n".join(lines[1:]))
     return "\n\n".join(parts) if len(parts) > 1 else ""
 
