@@ -12,7 +12,7 @@ from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, DataError
 
 KS = (1, 10, 20, 40)
-"""The Ks of seed 001's tables."""
+"""The Ks of Kakizaki et al.'s tables."""
 
 
 def draw_or_all(

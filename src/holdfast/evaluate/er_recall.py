@@ -1,4 +1,4 @@
-"""ER-Recall (seed 001, Eq. 22–24): recall when queries, or 100 candidates of a query, are altered; resumable."""
+"""ER-Recall (Kakizaki et al., Eq. 22–24): recall when queries, or 100 candidates of a query, are altered; resumable."""
 
 from __future__ import annotations
 

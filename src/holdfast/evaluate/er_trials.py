@@ -1,4 +1,4 @@
-"""The attacks of ER-Recall (seed 001, Eq. 23 and 24), and where they leave the nearest right hit."""
+"""The attacks of ER-Recall (Kakizaki et al., Eq. 23 and 24), and where they leave the nearest right hit."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def distances(embeddings: Tensor) -> Tensor:
 
 
 def triplet_loss(distance: Tensor, triplets: Triplets, margin: float) -> Tensor:
-    """Mean of relu(d(a,p) − d(a,n) + margin) (seed 000, Eq. 30); 0 where there is no triplet."""
+    """Mean of relu(d(a,p) − d(a,n) + margin) (Kakizaki et al., Eq. 30); 0 where there is no triplet."""
     anchor, positive, negative = triplets
     if len(anchor) == 0:
         return distance.sum() * 0.0

@@ -1,4 +1,4 @@
-"""CA+ and CA−: raise or lower a candidate for chosen queries by altering it (Zhou et al. 2020; seed 001, Eq. 4)."""
+"""CA+ and CA−: raise or lower a candidate by altering it (Zhou et al. 2020; Kakizaki et al., Eq. 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attacks behind ER-Recall (seed 001, Eq. 2, 4, 23, 24): raise something of another class."""
+"""The attacks behind ER-Recall (Kakizaki et al., Eq. 2, 4, 23, 24): raise something of another class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QA+ and QA−: raise or lower chosen candidates by altering the query (Zhou et al. 2020; seed 001, Eq. 2)."""
+"""QA+ and QA−: raise or lower chosen candidates by altering the query (Zhou et al. 2020; Kakizaki et al., Eq. 2)."""
 
 from __future__ import annotations
 

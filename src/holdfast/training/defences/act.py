@@ -1,6 +1,6 @@
 """Anti-collapse triplet (Zhou et al. 2021): positive and negative are brought together.
 
-The defaults are those of seed 000, appendix B, Eq. 31 and 32. The form that seed 004 compares is the same
+The defaults are those of Kakizaki et al., appendix B, Eq. 31 and 32. The form that Tian et al. compare is the same
 adversary with margin 0.2, semi-hard triplets and normalised embeddings: `defence.margin=0.2`,
 `defence.sampling=semi-hard`, `model.unit_norm=true`.
 """

@@ -1,4 +1,4 @@
-"""Interval training of a classifier whose last layer is dropped for retrieval (seed 000, Eq. 33)."""
+"""Interval training of a classifier whose last layer is dropped for retrieval (Kakizaki et al., Eq. 33)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CA-TRIDE: a collapse-aware adversary that perturbs candidates and anchors in turn (seed 004, §3)."""
+"""CA-TRIDE: a collapse-aware adversary that perturbs candidates and anchors in turn (Tian et al., §3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hardness manipulation (Zhou and Patel 2022), as seed 004 compares it: all of a triplet is perturbed."""
+"""Hardness manipulation (Zhou and Patel 2022), as Tian et al. compare it: all of a triplet is perturbed."""
 
 from __future__ import annotations
 
