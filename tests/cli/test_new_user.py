@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import holdfast
 from holdfast import models
-from holdfast.evaluate.rows import read_rows
+from holdfast.rows import read_rows
 from holdfast.training.processes import joined
 
 MODEL = """

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from holdfast.evaluate.scores import SuiteScores
     from holdfast.evaluate.spread import Spread
     from holdfast.evaluate.suite import AttackedSuite
-    from holdfast.evaluate.validity import Finding
     from holdfast.models import AnyEmbedder
+    from holdfast.rows import Finding
     from holdfast.threat import Threat
 
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from holdfast import data
 from holdfast.data import ImageSet
 from holdfast.evaluate.draw import draw_or_all
-from holdfast.evaluate.folder import RETRIEVAL, ROWS, Task
+from holdfast.evaluate.folder import RETRIEVAL, Task
 from holdfast.evaluate.pictures import save_pictures, sheet
-from holdfast.evaluate.rows import Rows, RowWriter, read_rows
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.metrics import Outcomes, Summary, cluster, rank, summarise
 from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
+from holdfast.rows import ROWS, Rows, RowWriter, read_rows
 
 KS = (1, 2, 4, 8, 10, 20, 40)
 
