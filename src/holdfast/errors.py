@@ -10,8 +10,8 @@ from __future__ import annotations
 class HoldfastError(Exception):
     """The root of all errors that Holdfast raises on purpose.
 
-    `option` names the setting that it is about, as the parameter of a function is called. The message itself speaks of
-    no command line; that adds its own word for the option.
+    `option` names the setting that it is about, as the parameter of a function is called, with a value where one helps.
+    The message itself speaks of no command line; that adds its own word for the option.
     """
 
     def __init__(self, message: str = "", *, option: str | None = None) -> None:

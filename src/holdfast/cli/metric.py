@@ -14,7 +14,6 @@ from holdfast.cli.output import (
     Json,
     SplitOption,
     note,
-    note_reading,
     print_json,
     print_table,
 )
@@ -43,12 +42,15 @@ def export(
     A metric learned from them is used by 'holdfast index --metric'. FILE.py is run to get NAME.
     """
     from holdfast import models
-    from holdfast.cli.evaluate import home_of, spec_of, test_part
+    from holdfast.data import reading_lines
+    from holdfast.evaluate.subject import dataset_of, home_of
     from holdfast.neighbours import export_features
+    from holdfast.spec import square
 
-    embedder = models.find(model, spec_of(image_size, channels))
-    dataset = test_part(embedder, home_of(model), data, split, None)
-    note_reading(dataset.read, dataset.skipped)
+    embedder = models.find(model, square(image_size, channels))
+    dataset = dataset_of(embedder, home_of(model), data, split)
+    for line in reading_lines(dataset.read, dataset.skipped):
+        note(line)
     written = export_features(embedder, dataset, out)
     if not written.test:
         note("test images are of other classes than training images: a quarter of the latter is for testing")

@@ -47,7 +47,7 @@ def _search(rows: Rows, name: str, mine: NDArray[np.bool_]) -> Iterator[Finding]
         yield Finding(
             "warning",
             f"{name}: {zero:.0%} of the images have no usable gradient at the first point, so gradients may be "
-            "masked; try --optimiser nes or more --restarts",
+            "masked; try the optimiser nes, or more restarts",
         )
     if "success" in rows.columns:
         known = rows.columns["success"][mine] >= 0
