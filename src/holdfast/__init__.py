@@ -68,6 +68,7 @@ _ROOMS = (
     "gallery",
     "metrics",
     "models",
+    "neighbours",
     "report",
     "training",
 )

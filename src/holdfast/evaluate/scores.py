@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError
-from holdfast.evaluate.rows import Rows
 from holdfast.evaluate.trials import GTM_PUBLISHED
 from holdfast.metrics import percentiles, resamples
 from holdfast.metrics.robustness import (
@@ -22,6 +21,7 @@ from holdfast.metrics.robustness import (
     ers,
     resisted_trials,
 )
+from holdfast.rows import Rows
 
 Column = NDArray[Any]
 Interval = tuple[float, float]
