@@ -22,6 +22,9 @@ SHARED = {
     "threat",
     "memory",
     "deadline",
+    "certificate",
+    "methods",
+    "tables",
 }
 ALLOWED = {
     "data": set(),
