@@ -19,7 +19,7 @@ from holdfast.bounds import Box
 from holdfast.errors import HoldfastError
 from holdfast.gallery import Boxes, EmbedderInfo, Gallery, Item, columns, database, verify_file
 from holdfast.gallery.cache import folder_of
-from holdfast.gallery.certified import Asked, certify_query
+from holdfast.gallery.certified import QueryBounds, certify_query
 from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.threat import Threat
 
@@ -117,8 +117,8 @@ def doors(gallery: Gallery) -> dict[str, Callable[[], Any]]:
     def certified(threat: str) -> Any:
         centre = torch.from_numpy(queries[0]).double()[None]
         box = None if threat.startswith("candidates") else Box(centre, torch.full_like(centre, 0.05))
-        result = certify_query(gallery, Asked(queries[0], box, False), K, Threat.parse(threat))
-        return [(h.hit, h.best, h.worst, str(h.verdict)) for h in result.hits]
+        result = certify_query(gallery, QueryBounds(queries[0], box, False), K, Threat.parse(threat))
+        return result.to_dict()
 
     ids = [f"image-{number:03d}" for number in (0, 5, 10, 17, 63)]
     return {

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from holdfast import wrap
 from holdfast.bounds import distance_bounds, image_box, interval_bounds, linear_bounds, trace
-from holdfast.certify import CandidateAttack, Method, nearest
+from holdfast.certify import CandidateAttack, nearest
 from holdfast.certify.certifier import Certifier
+from holdfast.methods import METHODS
 from holdfast.models import Embedder
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 
 Array = NDArray[np.float64]
-METHODS: tuple[Method, ...] = ("paper", "interval", "elided", "crown")
 TOLERANCE = 1e-5
 
 
@@ -202,12 +202,12 @@ def certified_leads(embedder: Embedder, image: Tensor, eps: float, vectors: Tens
     found = {
         "paper": lower[0].square()[:, None] - upper[0].square()[None],
         "interval": rise - 2 * (gaps @ box.centre[0]) - 2 * (gaps.abs() @ box.radius[0]),
-        "elided": rise
+        "last-layer": rise
         - 2 * (seen @ hidden.centre[0] + gaps @ torch.from_numpy(bias))
         - 2 * (seen.abs() @ hidden.radius[0]),
     }
-    found["elided"] = torch.maximum(found["elided"], found["interval"])
-    found["crown"] = torch.maximum(found["elided"], rise + 2 * bound.view(len(vectors), -1))
+    found["last-layer"] = torch.maximum(found["last-layer"], found["interval"])
+    found["crown"] = torch.maximum(found["last-layer"], rise + 2 * bound.view(len(vectors), -1))
     return found
 
 

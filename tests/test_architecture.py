@@ -24,6 +24,9 @@ SHARED = {
     "threat",
     "memory",
     "deadline",
+    "certificate",
+    "methods",
+    "tables",
 }
 BELOW = {"data", "models", "metrics", "bounds"}
 """The rooms that everything else is built on."""

@@ -4,7 +4,7 @@ import holdfast
 
 embedder = holdfast.load("runs/first")              # or holdfast.wrap(any_torch_module, (3, 224, 224))
 gallery = holdfast.index(embedder, "photos/", "shop.gallery")
-for hit in holdfast.search(gallery, embedder, "photo.jpg", k=10).hits:
+for hit in holdfast.search(gallery, embedder, "photo.jpg", k=10):
     print(hit.rank, hit.id, hit.distance)
 """
 

@@ -7,16 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from holdfast.certify.smoothing import Smoothing
-from holdfast.data import Labels, read_image
+from holdfast.data import Labels
 from holdfast.errors import GalleryError, HoldfastError, RunError, StorageError
 from holdfast.gallery import (
     AnyGallery,
     Gallery,
-    Hits,
     create_gallery,
     discard_gallery,
     gallery_exists,
@@ -24,7 +20,8 @@ from holdfast.gallery import (
 )
 from holdfast.gallery.indexing import MAX_REMOVED, Indexed, as_stored, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
-from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search, stored_smoothing
+from holdfast.gallery.searching import search
+from holdfast.gallery.smoothed import smoothed, smoothed_info, stored_smoothing
 from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import AnyEmbedder, Smoothed
 from holdfast.models.folded import stored
@@ -34,8 +31,7 @@ from holdfast.spec import Resample
 from holdfast.training import Run, merge, parse, under
 from holdfast.training import train as run_training
 
-Image = str | Path | NDArray[np.uint8] | NDArray[np.float32]
-"""A picture's path, or its pixels as C×H×W (uint8, or floats in [0, 1])."""
+__all__ = ["index", "open_and_index", "search", "train"]
 
 
 def train(
@@ -227,15 +223,3 @@ def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
             option="smooth",
         )
     return stored
-
-
-def search(gallery: AnyGallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
-    """The k candidates nearest to a picture; an embedder that did not make the gallery is refused."""
-    gallery.check_embedder(embedder_info(embedder))
-    if isinstance(image, (str, Path)):
-        name, pixels = str(image), read_image(Path(image), embedder.spec)
-    else:
-        name, pixels = "query", np.asarray(image)
-    if isinstance(embedder, Smoothed):
-        return smoothed_search(gallery, embedder, pixels, k, name).plain
-    return gallery.search(embedder.embed(pixels[None]).numpy(), k, names=[name])[0]

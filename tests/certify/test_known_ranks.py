@@ -11,6 +11,7 @@ from torch import nn
 
 from holdfast import wrap
 from holdfast.bounds import Box
+from holdfast.certificate import Verdict
 from holdfast.certify import (
     Backward,
     BothAttack,
@@ -19,7 +20,6 @@ from holdfast.certify import (
     LastLayer,
     QueryAttack,
     RankBounds,
-    Verdict,
     largest_eps,
 )
 from holdfast.certify.blocks import few_in_blocks, query_ranks
@@ -301,7 +301,7 @@ def before_last(error: float, bias: float = 0.0, weight: float = 1.0) -> list[tu
         torch.full((1, 1), error).double(),
     )
     open_box = Box(torch.full((1, 1), 0.5).double(), torch.full((1, 1), 9.0).double())
-    found = QueryAttack(open_box, column(1, -1), "elided", last=last).ranks(torch.tensor([[0, 1]]))
+    found = QueryAttack(open_box, column(1, -1), "last-layer", last=last).ranks(torch.tensor([[0, 1]]))
     return intervals(found)
 
 

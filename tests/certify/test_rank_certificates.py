@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.bounds import Box, normalised
+from holdfast.certificate import Verdict
 from holdfast.certify import (
     BothAttack,
     CandidateAttack,
     FewCandidatesAttack,
     QueryAttack,
     RankBounds,
-    Verdict,
     nearest,
 )
 

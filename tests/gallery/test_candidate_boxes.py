@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
+from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError, ModelError
 from holdfast.gallery import Boxes, Gallery, columns, meta, verify_file
 from holdfast.gallery import boxes as box_columns
-from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.bounding import stored_boxes
 from holdfast.models import wrap
 from holdfast.workflow import open_and_index
 
@@ -224,7 +225,7 @@ def test_no_altered_image_leaves_its_box(unit_norm):
     pixels = torch.randint(0, 256, (6, 3, 16, 16), generator=g, dtype=torch.uint8)
     images = pixels.float() / 255
     for eps in (0.0, 1e-3, 0.02, 0.5):
-        boxes = Bounder(embedder).boxes(pixels.numpy(), eps)
+        boxes = stored_boxes(Certifier(embedder), pixels.numpy(), eps)
         assert np.isfinite(boxes.radius).all()
         for _ in range(10):
             noise = eps * (2 * torch.rand(images.shape, generator=g) - 1).sign()

@@ -17,9 +17,10 @@ import torch
 from gallery_reference import DIM, EMBEDDER, names, random, ranking, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from noisy_circle import smoothed_search
 
 from holdfast.bounds import Box
-from holdfast.certify import Verdict
+from holdfast.certificate import Verdict
 from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import GalleryError
 from holdfast.gallery import (
@@ -34,7 +35,7 @@ from holdfast.gallery import (
     open_gallery,
     verify_gallery,
 )
-from holdfast.gallery.certified import Asked, certify_query
+from holdfast.gallery.certified import QueryBounds, certify_query
 from holdfast.gallery.exact import norm_form_error
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.kept import Kept
@@ -45,7 +46,7 @@ from holdfast.gallery.milvus.gallery import ChangedError
 from holdfast.gallery.milvus.writer import Writer
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.rules import VoteQuestion
-from holdfast.gallery.smoothed import smoothed, smoothed_info, smoothed_search
+from holdfast.gallery.smoothed import smoothed, smoothed_info
 from holdfast.gallery.values import Item
 from holdfast.models import Foreign
 from holdfast.threat import Threat
@@ -264,13 +265,15 @@ def candidates(seed, count, d, unbounded):
     centre = vectors + np.where(np.isfinite(radius), radius, 0) * (rng.random((count, d)) - 0.5)
     raw = (vectors[rng.integers(count)] * 0.5 + rng.standard_normal(d) * 0.2).astype(np.float32)
     box = Box(torch.from_numpy(raw).double()[None], torch.from_numpy(0.05 * rng.random((1, d))))
-    return vectors, Boxes.around(centre, radius), Asked(raw, box, False)
+    return vectors, Boxes.around(centre, radius), QueryBounds(raw, box, False)
 
 
 def proved(gallery, asked, k):
     found = {text: certify_query(gallery, asked, k, Threat.parse(text)).hits for text in THREATS}
     return {
-        text: [(e.hit.id, e.hit.distance, e.best, e.worst, e.verdict) for e in hits]
+        text: [
+            (e.id, e.distance, e.certificate.best, e.certificate.worst, e.certificate.verdict) for e in hits
+        ]
         for text, hits in found.items()
     }
 
@@ -326,7 +329,7 @@ def test_a_smoothed_search_is_the_same(engine, tmp_path, rule):
             found.append(smoothed_search(made, embedder, pixels, 3, seed=0))
         discard_gallery(location, content=True)
     assert found[0] == found[1]
-    assert Verdict.CERTIFIED in {entry.verdict for entry in found[0].hits}
+    assert Verdict.CERTIFIED in {entry.certificate.verdict for entry in found[0].hits}
 
 
 def test_boxes_for_all_that_is_there(engine):
@@ -767,12 +770,12 @@ def test_more_than_milvus_gives_out(milvus, monkeypatch):
     monkeypatch.setattr(view, "WHOLE", 78)
     gone = certify_query(
         gallery,
-        Asked(asked.embedding, Box(asked.box.centre, asked.box.radius * 100), False),
+        QueryBounds(asked.embedding, Box(asked.box.centre, asked.box.radius * 100), False),
         5,
         Threat.parse(THREATS[0]),
     )
-    assert {(e.best, e.worst, e.verdict) for e in gone.hits} == {(1, 79, Verdict.UNKNOWN)}
-    assert "79 candidates are too many to be read in full" in gone.reason
+    assert {(c.best, c.worst, c.verdict) for c in gone.certificates} == {(1, 79, Verdict.UNKNOWN)}
+    assert "79 candidates are too many to be read in full" in gone.proof.reason
     with pytest.raises(TooManyError, match="too many"):
         gallery.range_search(vectors[0], 100.0)
 
@@ -818,7 +821,7 @@ def test_candidates_that_come_from_afar(milvus, monkeypatch, tmp_path, farthest)
     radius[30] = 2.0
     radius[70] = farthest
     boxes = Boxes(vectors, radius)
-    query = Asked(np.full(DIM, 0.01, dtype=np.float32), None, False)
+    query = QueryBounds(np.full(DIM, 0.01, dtype=np.float32), None, False)
     monkeypatch.setattr(view, "WHOLE", 0)
     found = []
     with Gallery.create(tmp_path / "same.gallery", dim=DIM, embedder=EMBEDDER) as embedded:
@@ -831,7 +834,7 @@ def test_candidates_that_come_from_afar(milvus, monkeypatch, tmp_path, farthest)
     assert found[0] == found[1]
     assert found[0].examined < 20
     if farthest < np.inf:
-        assert [entry.worst for entry in found[0].hits] == [4, 5, 6]
+        assert [entry.certificate.worst for entry in found[0].hits] == [4, 5, 6]
 
 
 def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvus, monkeypatch):
@@ -850,8 +853,8 @@ def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvu
     monkeypatch.setattr(view, "WHOLE", 10)
     for text in THREATS:
         unsure = certify_query(gallery, asked, 5, Threat.parse(text))
-        assert {(e.best, e.worst, e.verdict) for e in unsure.hits} == {(1, 79, Verdict.UNKNOWN)}
-        assert "the index HNSW is approximate" in unsure.reason
+        assert {(c.best, c.worst, c.verdict) for c in unsure.certificates} == {(1, 79, Verdict.UNKNOWN)}
+        assert "the index HNSW is approximate" in unsure.proof.reason
     with pytest.raises(GalleryError, match=r"which the index HNSW of .* may miss; search by the mean"):
         VoteQuestion.check(gallery, Smoothing(0.1, rule="votes"), 1, 1)
     with pytest.raises(GalleryError, match="was made with index HNSW"):

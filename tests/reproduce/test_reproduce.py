@@ -26,7 +26,7 @@ clip = false
 rounding = false
 
 [tests.tight]
-method = "elided"
+method = "last-layer"
 
 [attacks]
 tables = ["2"]

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from serving import ask, png, problem, serving
 
-from holdfast.certify import Verdict
+from holdfast.certificate import Radius, Verdict
 from holdfast.data import decode, fitted
-from holdfast.gallery import Gallery, Hit
+from holdfast.gallery import Gallery, Hit, Hits
 from holdfast.gallery.made_by import open_with_embedder
-from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
 from holdfast.service import attacking
 from holdfast.service.attacking import ranks_of
 from holdfast.service.engine import Engine, Outcome
@@ -167,7 +166,7 @@ def test_what_others_remove_meanwhile_breaks_no_certificate(own_shop, monkeypatc
 
     pixels = decode(own_shop.picture(), None)
     before = served.certified(fitted(pixels, served.embedder.spec), 3, Threat.parse("linf:0"))
-    found += [entry.hit.id for entry in before.found.hits if entry.verdict == Verdict.CERTIFIED]
+    found += [entry.id for entry in before.found.hits if entry.certificate.verdict == Verdict.CERTIFIED]
     monkeypatch.setattr(attacking, "_altered", altered)
     done = attacking.attack(served, pixels, 3, Threat.parse("linf:0"), "shift")
     assert found
@@ -190,8 +189,8 @@ def test_what_others_remove_meanwhile_breaks_no_certificate(own_shop, monkeypatc
 )
 def test_a_smoothed_search_breaks_only_what_it_promised(verdict, threat, held):
     def outcome(id, verdict):
-        hit = SmoothedHit(Hit(1, id, 0.5), verdict, 0.1, 0.01)
-        return Outcome(SmoothedHits("q", (hit,), 0.25, 0.001, 100), 1, 1, 2)
+        radius = Radius(0.1, 0.01, 0.001, threat=Threat.parse("l2:auto"), k=1, verdict=verdict)
+        return Outcome(Hits("q", (Hit(1, id, 0.5, certificate=radius),)), 1, 1, 2)
 
     found = attacking._held(outcome("a", Verdict.CERTIFIED), outcome("b", verdict), Threat.parse(threat))
     assert found is held

@@ -3,9 +3,8 @@
 from holdfast.certify.candidates import BothAttack, CandidateAttack, FewCandidatesAttack
 from holdfast.certify.crown import Backward
 from holdfast.certify.largest import largest_eps
-from holdfast.certify.pairwise import Method
 from holdfast.certify.ranking import LastLayer, QueryAttack, nearest
-from holdfast.certify.values import RankBounds, Verdict
+from holdfast.certify.values import RankBounds
 
 __all__ = [
     "Backward",
@@ -13,10 +12,8 @@ __all__ = [
     "CandidateAttack",
     "FewCandidatesAttack",
     "LastLayer",
-    "Method",
     "QueryAttack",
     "RankBounds",
-    "Verdict",
     "largest_eps",
     "nearest",
 ]

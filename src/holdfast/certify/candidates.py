@@ -10,8 +10,9 @@ from torch import Tensor
 
 from holdfast.bounds import Box, box_distance_bounds, distance_bounds
 from holdfast.bounds.threads import in_threads
-from holdfast.certify.pairwise import Apart, Method, Pairwise, Sides, given, slack_of
+from holdfast.certify.pairwise import Apart, Pairwise, Sides, given, slack_of
 from holdfast.certify.values import RankBounds, rank_bounds
+from holdfast.methods import bound_method
 
 
 class CandidateAttack(Apart):
@@ -92,10 +93,12 @@ class BothAttack(Pairwise):
     `method="paper"` compares the distances between boxes instead, and certifies no more.
     """
 
-    def __init__(self, queries: Box, candidates: Box, method: Method = "interval") -> None:
+    def __init__(self, queries: Box, candidates: Box, method: str = "interval") -> None:
         queries, candidates = queries.to(torch.float64), candidates.to(torch.float64)
         terms = queries.centre.shape[1]
-        super().__init__(*box_distance_bounds(queries, candidates), terms, plain=method == "paper")
+        super().__init__(
+            *box_distance_bounds(queries, candidates), terms, plain=not bound_method(method).exact
+        )
         upper, lower = distance_bounds(candidates, queries.centre)
         self._boxes = [queries.lower, queries.upper, candidates.centre, candidates.radius, upper.T, lower.T]
         self._share = slack_of(terms)

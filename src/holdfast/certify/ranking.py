@@ -3,7 +3,7 @@
 Kakizaki, Fukuchi, Sakuma, "Certified Defense for Content Based Image Retrieval", Theorems 1 to 6. The
 boxes come from `bounds`; everything here is float64, so its own rounding lies far below the slack
 that each comparison keeps. `method="paper"` compares the bounds of Eq. 17 and 18; `"interval"` takes
-the exact minimum over the box and certifies everything that `"paper"` does; `"elided"` takes it also
+the exact minimum over the box and certifies everything that `"paper"` does; `"last-layer"` takes it also
 over the box before the last linear layer, and certifies everything that `"interval"` does; `"crown"`
 tries backward linear bounds of the whole network on what these leave open.
 """
@@ -20,8 +20,9 @@ from holdfast.bounds import Box, distance_bounds, normalised
 from holdfast.bounds.box import LARGEST_NORM
 from holdfast.bounds.threads import in_threads
 from holdfast.certify.crown import Backward, Candidates, settle_hits, settle_rivals
-from holdfast.certify.pairwise import DIVISION, METHODS, Method, Pairwise, Sides, slack_of
-from holdfast.errors import ConfigError, DataError, unknown_name
+from holdfast.certify.pairwise import DIVISION, Pairwise, Sides, slack_of
+from holdfast.errors import ConfigError, DataError
+from holdfast.methods import bound_method
 
 
 def nearest(queries: Tensor, candidates: Tensor, k: int) -> Tensor:
@@ -52,22 +53,21 @@ class QueryAttack(Pairwise):
         self,
         box: Box,
         candidates: Tensor,
-        method: Method = "interval",
+        method: str = "interval",
         *,
         unit_norm: bool = False,
         last: LastLayer | None = None,
         backward: Backward | None = None,
     ) -> None:
-        if method not in METHODS:
-            raise ConfigError(unknown_name("method", method, METHODS))
+        how = bound_method(method)
         if not len(candidates):
             raise DataError("there are no candidates to rank")
-        if method == "crown" and backward is None:
-            raise ConfigError("the crown method needs linear bounds of the queries' features")
+        if how.linear and backward is None:
+            raise ConfigError("method crown needs linear bounds of the queries' features")
         box = box.to(torch.float64)
         vectors = candidates.double().contiguous()
         bounds = distance_bounds(normalised(box) if unit_norm else box, vectors)
-        super().__init__(*bounds, vectors.shape[1], plain=method == "paper")
+        super().__init__(*bounds, vectors.shape[1], plain=not how.exact)
         squared = vectors.square().sum(1)
         # Inference divides by no less than 1e-12.
         reach = (box.centre.abs() + box.radius).norm(dim=1).clamp(min=1e-12)
@@ -81,12 +81,12 @@ class QueryAttack(Pairwise):
         self._candidates = Candidates(vectors, squared, slack)
         self._tests = [box.radius, level, slack]
         self._wide_vectors = vectors[:, :0]
-        if last is not None and method in ("elided", "crown"):
+        if last is not None and how.last_layer:
             self._wide_vectors, *wide = _before_last(last, vectors, squared, slack)
             self._tests += wide
         else:
             self._tests += [box.radius[:, :0], level[:, :0], slack]
-        self._backward = backward if method == "crown" else None
+        self._backward = backward if how.linear else None
         self.known = torch.isfinite(level).all(1) & torch.isfinite(box.radius).all(1)
         if unit_norm:
             self.known &= reach < LARGEST_NORM

@@ -1,23 +1,14 @@
-"""What a certificate says."""
+"""Rank intervals of many queries and hits at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 
+from holdfast.certificate import Verdict
 from holdfast.errors import DataError
-
-
-class Verdict(StrEnum):
-    """The answer to a question about an attacker; never a bare bool."""
-
-    CERTIFIED = "CERTIFIED"
-    BROKEN = "BROKEN"
-    UNKNOWN = "UNKNOWN"
-    ABSTAIN = "ABSTAIN"
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.certify.certifier import Certifier
 from holdfast.data import Labels, Skipped, decode, open_source
 from holdfast.data.bucket import is_bucket, object_exists, read_object
 from holdfast.data.decoding import content, workers
 from holdfast.data.sets import folder
 from holdfast.data.source import IN_ARCHIVE, Source, is_gone, unreadable
 from holdfast.errors import ConfigError, DataError, GalleryError, ImageError
-from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.bounding import stored_boxes
 from holdfast.gallery.boxes import Boxes, named
 from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.kept import Rechecked
@@ -269,13 +270,15 @@ class _Maker:
     def __init__(self, embedder: AnyEmbedder, sizes: Sequence[float], more: float | None) -> None:
         self.sizes = sizes
         self._embedder = embedder
-        self._bounder = Bounder(embedder) if sizes or more is not None else None
+        self._certifier = Certifier(embedder) if sizes or more is not None else None
 
     def vectors(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self._embedder.embed_candidates(pixels).numpy()
 
     def boxes(self, pixels: NDArray[np.uint8], sizes: Sequence[float]) -> dict[float, Boxes]:
-        return {eps: self._bounder.boxes(pixels, eps) for eps in sizes if self._bounder is not None}
+        return {
+            eps: stored_boxes(self._certifier, pixels, eps) for eps in sizes if self._certifier is not None
+        }
 
 
 def _add_boxes(maker: _Maker, gallery: AnyGallery, eps: float, spec: ImageSpec) -> None:

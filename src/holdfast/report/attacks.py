@@ -17,7 +17,7 @@ from holdfast.evaluate.suite import AttackedSuite
 from holdfast.evaluate.trials import GTM_PUBLISHED
 from holdfast.evaluate.validity import certificates_in, certified_beside, cross_check
 from holdfast.gallery import Hits
-from holdfast.report.page import Picture, in_words, provenance, render
+from holdfast.report.page import Picture, provenance, render
 from holdfast.threat import Threat
 
 WISHES = {
@@ -107,7 +107,7 @@ def _beside(rows: Rows, line: Attacked, certificates: list[Rows]) -> dict[str, A
     proved = certified_beside(
         rows, certificates, threat, altered, line.k, rows.columns["query"][mine].tolist()
     )
-    some = in_words(threat) if threat.who == "query" else f"{altered} candidates"
+    some = threat.altered() if threat.who == "query" else f"{altered} candidates"
     return {
         "altered": f"{some}, {_size(threat)}",
         "k": line.k,

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
-from holdfast.certify import Method
 from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError
+from holdfast.methods import bound_method
 from holdfast.models.smoothed import Backend
 from holdfast.threat import Threat, parse_eps
 from holdfast.training import merge, read_toml
@@ -28,6 +28,14 @@ from holdfast.training.defences import defence_class
 
 THREATS = ("query", "candidates")
 AnyPlan = TypeVar("AnyPlan", bound=BaseModel)
+
+
+StoredMethod = Annotated[
+    str,
+    AfterValidator(lambda name: bound_method(name).name),
+    PlainSerializer(lambda name: bound_method(name).stored),
+]
+"""A method of bounds; settings name it as rows of before do."""
 
 
 class Table(BaseModel):
@@ -39,7 +47,7 @@ class Table(BaseModel):
 class Test(Table):
     """How rankings are certified: the bounds, and whether rounding and the image domain count."""
 
-    method: Method
+    method: StoredMethod
     clip: bool = True
     rounding: bool = True
 

@@ -23,11 +23,11 @@ from holdfast.attacks import (
     through_file,
 )
 from holdfast.attacks.noisy import NoisyBox
-from holdfast.certify import Verdict
+from holdfast.certificate import Verdict
 from holdfast.data import Picture, fitted
-from holdfast.gallery import AnyGallery, Hit, Hits, Item
+from holdfast.gallery import AnyGallery, Hit, Item
 from holdfast.gallery.exact import Floats, pair_distances
-from holdfast.gallery.smoothed import SmoothedHits, stored_smoothing
+from holdfast.gallery.smoothed import stored_smoothing
 from holdfast.models import Embedder, Smoothed, to_unit
 from holdfast.service.engine import Outcome, Pixels, Served, shortened
 from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
@@ -121,7 +121,7 @@ def _attack(
     spec = served.embedder.spec
     clean = fitted(pixels, spec)
     before = _before(served, clean, k, threat)
-    hits = _hits(before)
+    hits = before.found
     name = _NAMES.get(wanted, wanted)
     if name == "qa-" and target is None:
         first = next((hit.id for hit in hits if hit.id != own), None)
@@ -177,8 +177,8 @@ def _before(served: Served, picture: Picture, k: int, threat: Threat) -> Outcome
     side = f"{threat.who}:{threat.norm}"
     if side in served.traits(served.known).threats:
         return served.certified(picture, k, threat)
-    if isinstance(served.embedder, Smoothed):
-        return served.smoothed(picture, k)
+    if served.provers.usual is not None:
+        return served.certified(picture, k, None)
     return served.plain([(picture.pixels, k)])[0]
 
 
@@ -235,9 +235,9 @@ def _after(
 ) -> tuple[Outcome, dict[str, int]]:
     """The search for the altered picture, and the ranks of these items and the target in it."""
     if isinstance(served.embedder, Smoothed):
-        after = served.smoothed(altered, k)
-        assert isinstance(after.found, SmoothedHits)
-        vector = _mean(served, altered.pixels, after.found.seed)
+        after = served.certified(altered, k, None)
+        assert after.found.proof is not None
+        vector = _mean(served, altered.pixels, after.found.proof.to_dict()["seed"])
     else:
         after = served.plain([(altered.pixels, k)])[0]
         vector = served.embedder.embed(altered.pixels[None]).numpy()[0]
@@ -249,7 +249,7 @@ def _after(
             gone = dict.fromkeys(wanted, len(gallery) + 1)  # Removed meanwhile: after all others.
             return {**gone, **(ranks_of(gallery, vector, there) if there else {})}
 
-    found = {hit.id: hit.rank for hit in _hits(after)}
+    found = {hit.id: hit.rank for hit in after.found}
     # What is not listed comes after what is, also where votes list another than the k nearest.
     others = {id: max(place, len(found) + 1) for id, place in served.use(ranks).items()}
     return replace(after, threat=None), {**others, **found}
@@ -267,27 +267,9 @@ def _mean(served: Served, pixels: Pixels, seed: int) -> Floats:
     return (total / how.n).astype(np.float32)
 
 
-def _hits(outcome: Outcome) -> tuple[Hit, ...]:
-    found = outcome.found
-    return found.hits if isinstance(found, Hits) else tuple(entry.hit for entry in found.hits)
-
-
 def _held(before: Outcome, after: Outcome, threat: Threat) -> bool:
-    """Whether every hit that was certified is there; a smoothed search may also say that it is not sure."""
-    if isinstance(after.found, SmoothedHits) and any(
-        entry.verdict == Verdict.ABSTAIN for entry in after.found.hits
-    ):
+    """Whether every hit that was promised is there; a smoothed search may also say that it is not sure."""
+    if any(one.verdict == Verdict.ABSTAIN for one in after.found.certificates):
         return True
-    return set(_certified(before, threat)) <= {hit.id for hit in _hits(after)}
-
-
-def _certified(outcome: Outcome, threat: Threat) -> list[str]:
-    """The hits of which something was promised within the threat: a radius may be shorter than that."""
-    found = outcome.found
-    if isinstance(found, Hits):
-        return []
-    proved = [entry for entry in found.hits if entry.verdict == Verdict.CERTIFIED]
-    if isinstance(found, SmoothedHits) and threat.eps is not None:
-        reach = {"l2": "radius", "linf": "pixel"}[threat.norm]
-        proved = [entry for entry in proved if getattr(entry, reach) >= threat.eps]
-    return [entry.hit.id for entry in proved]
+    promised = {hit.id for hit in before.found if hit.certificate and hit.certificate.promises(threat)}
+    return promised <= {hit.id for hit in after.found}

@@ -14,14 +14,13 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify import Method
 from holdfast.data import Picture, alterable
 from holdfast.data.decode_pool import DecodePool
 from holdfast.deadline import Deadline
 from holdfast.errors import ImageError, OutOfTimeError
-from holdfast.gallery import Hits, Item
+from holdfast.gallery import Item
 from holdfast.gallery.indexing import stored_image
-from holdfast.models import Smoothed
+from holdfast.gallery.provers import Options
 from holdfast.service import metrics as measured
 from holdfast.service.attacking import Attacked, Wanted, attack
 from holdfast.service.batching import Batcher
@@ -147,15 +146,15 @@ class Desk:
 
     async def plain(self, served: Served, query: Query, k: int, deadline: Deadline) -> Outcome:
         """The nearest candidates; searches that wait are answered together."""
-        if isinstance(served.embedder, Smoothed):
-            return await self.proofs.run(deadline, lambda: served.smoothed(query.picture, k))
+        if served.provers.usual is not None:
+            return await self.proofs.run(deadline, lambda: served.certified(query.picture, k, None))
         return (await self.plain_batch(served, [query], k, deadline))[0]
 
     async def plain_batch(
         self, served: Served, queries: Sequence[Query], k: int, deadline: Deadline
     ) -> list[Outcome]:
         """The same for several pictures, which count as one that waits."""
-        if isinstance(served.embedder, Smoothed):
+        if served.provers.usual is not None:
             return [await self.plain(served, query, k, deadline) for query in queries]
         who = caller()
         self.plain_gate.enter(who)
@@ -174,18 +173,14 @@ class Desk:
         query: Query,
         k: int,
         threat: Threat,
-        method: Method,
-        seed: int | None,
+        options: Options,
         deadline: Deadline,
     ) -> Outcome:
         """The nearest candidates with what is proved of each."""
-        workers = self.proofs if served.dear(threat, method) else self.certified
-        outcome = await workers.run(
-            deadline, lambda: served.certified(query.picture, k, threat, method, seed)
-        )
-        if not isinstance(outcome.found, Hits):
-            for entry in outcome.found.hits:
-                self.metrics.verdicts.labels(str(entry.verdict)).inc()
+        workers = self.proofs if served.is_expensive(threat, options) else self.certified
+        outcome = await workers.run(deadline, lambda: served.certified(query.picture, k, threat, options))
+        for certificate in outcome.found.certificates:
+            self.metrics.verdicts.labels(str(certificate.verdict)).inc()
         return outcome
 
     async def attack(

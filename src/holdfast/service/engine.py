@@ -10,26 +10,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from holdfast.certify import Method
+from holdfast.certify.certifier import Certifier
 from holdfast.data import Picture
 from holdfast.errors import ConfigError, GalleryError, HoldfastError, StorageError
 from holdfast.gallery import AnyGallery, GalleryInfo, Hits, Item, open_gallery
-from holdfast.gallery.bounding import Bounder
-from holdfast.gallery.certified import CertifiedHits, certified_search
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.made_by import embedder_of
 from holdfast.gallery.milvus.address import is_milvus
-from holdfast.gallery.smoothed import SmoothedHits, smoothed_search, stored_smoothing
+from holdfast.gallery.provers import Options, Provers, Query
+from holdfast.gallery.searching import certified
+from holdfast.gallery.smoothed import stored_smoothing
 from holdfast.models import AnyEmbedder, Embedder, Smoothed
 from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
 from holdfast.threat import Threat
@@ -37,8 +36,8 @@ from holdfast.threat import Threat
 T = TypeVar("T")
 Pixels = NDArray[Any]
 """Of a picture as the network takes it."""
-METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
 LISTED = 20_000
+DEFAULT = Options()
 NONE = Hits("query", ())
 """What is found in an empty gallery."""
 CHANGES = 3
@@ -53,7 +52,7 @@ AGAIN = 1.0
 class Outcome:
     """What a search found, in which state of the gallery, and how long that took."""
 
-    found: Hits | CertifiedHits | SmoothedHits
+    found: Hits
     k: int
     generation: int
     candidates: int
@@ -104,7 +103,12 @@ class Served:
             network.eval().requires_grad_(False)  # An attack that ends would wake the weights under another.
             network.frozen = True  # Nobody else has it: no need to read all weights for each search.
         self.attackable = isinstance(network, Embedder)
-        self.bounder = _bounder(self.embedder)
+        self.provers = Provers(self.embedder)
+        self.traits(
+            self.known
+        )  # Traces the network, which disturbs every thread that uses one: now, not later.
+        self.certifier = _certifier(self.embedder) if writable else None
+        """For the boxes of what is uploaded; None where the network has no bounds."""
 
     def close(self) -> None:
         with self._lock:
@@ -180,12 +184,7 @@ class Served:
             return self.known, False
 
     def traits(self, info: GalleryInfo) -> Traits:
-        if isinstance(self.embedder, Smoothed):
-            return Traits(("query:l2",), (), self.attackable)
-        threats = ["query:linf"] if self.bounder else []
-        if info.boxes:
-            threats += ["candidates:linf"] + (["both:linf"] if self.bounder else [])
-        return Traits(tuple(threats), METHODS if self.bounder else ("interval",), self.attackable)
+        return Traits(self.provers.threats(info), self.provers.methods(info), self.attackable)
 
     def item(self, id: str) -> Item:
         return self.use(lambda gallery: self._item(gallery, id))
@@ -227,95 +226,41 @@ class Served:
 
         return self.use(search)
 
-    def smoothed(
-        self, picture: Picture, k: int, threat: Threat | None = None, seed: int | None = None
-    ) -> Outcome:
-        """The candidates that noisy copies list; `threat` None or with eps None: radii for all."""
-        start, embedder = time.perf_counter(), self.embedder
-        assert isinstance(embedder, Smoothed)
-        eps = None if threat is None else threat.eps
-
-        def search(gallery: AnyGallery) -> Outcome:
-            with gallery.snapshot():
-                info = gallery.info
-                if not info.count:
-                    return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
-                most = min(k, info.count)
-                found = smoothed_search(
-                    gallery,
-                    embedder,
-                    picture.pixels,
-                    max(1, most),
-                    eps=eps,
-                    seed=seed,
-                    stretch=picture.stretch,
-                )
-                seconds = time.perf_counter() - start
-                return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
-
-        return self.use(search)
-
     def certified(
-        self, picture: Picture, k: int, threat: Threat, method: Method = "interval", seed: int | None = None
+        self, picture: Picture, k: int, threat: Threat | None, options: Options = DEFAULT
     ) -> Outcome:
-        """The nearest candidates, and where each can stand under every attack within `threat`."""
-        start = time.perf_counter()
-        if isinstance(self.embedder, Smoothed):
-            self.check_threat(self.known, threat, method)
-            return self.smoothed(picture, k, threat, seed)
+        """The nearest candidates, and what no attack within `threat` can do to each.
+
+        Without a threat: what a search of this gallery says anyway, where it says something.
+        """
+        start, asked = time.perf_counter(), threat or self.provers.usual
+        assert asked is not None
 
         def search(gallery: AnyGallery) -> Outcome:
             with gallery.snapshot():
                 info = gallery.info
-                self.check_threat(info, threat, method, seed)
-                if not info.count:
-                    return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
-                most = min(k, info.count)
-                limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
-                found = certified_search(
-                    gallery,
-                    self.embedder,
-                    picture.pixels,
-                    max(1, most),
-                    limited,
-                    method=method,
-                    bounder=self.bounder,
-                )
+                self.check_threat(info, asked, options)
+                found = certified(gallery, self.provers, Query(picture), max(1, k), asked, options)
                 seconds = time.perf_counter() - start
+                most = min(k, info.count)
                 return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
 
         return self.use(search)
 
-    def check_threat(
-        self, info: GalleryInfo, threat: Threat, method: Method = "interval", seed: int | None = None
-    ) -> None:
+    def check_threat(self, info: GalleryInfo, threat: Threat, options: Options = DEFAULT) -> None:
         """Refuse what this gallery cannot certify, with what it can."""
-        traits = self.traits(info)
-        side = f"{threat.who}:{threat.norm}"
-        if side not in traits.threats:
-            known = ", ".join(f"{known}:EPS" for known in traits.threats) or "nothing"
-            raise NotUnderstoodError(
-                f"gallery '{self.name}' cannot certify '{threat}'; what it can certify: {known}"
-            )
-        if isinstance(self.embedder, Smoothed):
-            if method != "interval":
-                raise NotUnderstoodError(
-                    f"gallery '{self.name}' is smoothed: it has no methods, leave it out"
-                )
-            return
-        if seed is not None:
-            raise NotUnderstoodError(f"a seed is for smoothed galleries, and '{self.name}' is not one")
-        if threat.who == "query" and method not in traits.methods:
-            raise NotUnderstoodError(f"method {method} is not one of {', '.join(traits.methods)}")
-        if threat.who != "query" and threat.eps is not None and threat.eps > info.boxes[-1]:
-            raise NotUnderstoodError(
-                f"gallery '{self.name}' has boxes of its candidates up to linf:{info.boxes[-1]:g}, "
-                f"and '{threat}' is larger"
-            )
+        if error := self.provers.refuses(threat, options, info):
+            known = ", ".join(f"{known}:EPS" for known in self.provers.threats(info)) or "nothing"
+            why = self.without_paths(str(error))
+            named = "" if f"'{self.name}'" in why else f"gallery '{self.name}': "
+            raise NotUnderstoodError(f"{named}{why}; what it can certify: {known}") from error
 
-    def dear(self, threat: Threat, method: Method) -> bool:
-        """Whether the proof takes many passes of the network."""
-        return isinstance(self.embedder, Smoothed) or threat.eps is None or method != "interval"
+    def is_expensive(self, threat: Threat | None, options: Options = DEFAULT) -> bool:
+        """Whether the answer takes many passes of the network."""
+        asked = threat or self.provers.usual
+        if asked is None or self.provers.refuses(asked, options, self.known):
+            return False
+        return self.provers.prover(asked, options, self.known).cost(asked, options, self.known).is_expensive
 
     def _used(self, work: Callable[[AnyGallery], T]) -> T:
         if self._pinned.gallery is not None:
@@ -423,11 +368,8 @@ class Engine:
         for one in self:
             blank = np.zeros(one.embedder.spec.shape, dtype=np.uint8)
             with suppress(HoldfastError):
-                if isinstance(one.embedder, Smoothed):
-                    next(one.embedder.sample(torch.zeros(one.embedder.spec.shape), 0, 1))
-                else:
-                    one.plain([(blank, 10)])
-                    one.certified(Picture(blank), 10, Threat.parse("linf:0"))
+                one.plain([(blank, 10)])
+                one.certified(Picture(blank), 10, Threat.parse("linf:0"))
 
     def close(self) -> None:
         for one in self:
@@ -464,10 +406,10 @@ def _other(gallery: AnyGallery) -> bool:
         return "open it again" in str(error)
 
 
-def _bounder(embedder: AnyEmbedder) -> Bounder | None:
-    """The embedder as its bounds see it, made once: tracing a network disturbs every thread that uses one."""
+def _certifier(embedder: AnyEmbedder) -> Certifier | None:
+    """None where the network has no bounds."""
     try:
-        return Bounder(embedder)
+        return Certifier(embedder)
     except HoldfastError:
         return None
 

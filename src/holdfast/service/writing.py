@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.files import atomic_write
 from holdfast.gallery import AnyGallery, Boxes, Item
+from holdfast.gallery.bounding import stored_boxes
 from holdfast.gallery.leftovers import is_picture, picture_name, pictures_of, uploading
 from holdfast.service.engine import Pixels, Served, shortened
 from holdfast.service.pictures import digest_of
@@ -95,11 +96,14 @@ def remove_item(served: Served, id: str) -> int:
 
 
 def _boxes(served: Served, pixels: Pixels, sizes: Sequence[float]) -> dict[float, Boxes]:
-    if sizes and served.bounder is None:
+    if not sizes:
+        return {}
+    certifier = served.certifier
+    if certifier is None:
         raise ConflictError(
             f"gallery '{served.name}' has boxes of its candidates, and its model can no longer be bounded"
         )
-    return {eps: served.bounder.boxes(pixels[None], eps) for eps in sizes if served.bounder is not None}
+    return {eps: stored_boxes(certifier, pixels[None], eps) for eps in sizes}
 
 
 def _check_writable(served: Served) -> None:

@@ -41,7 +41,7 @@ export function threatSentence({ who, norm, most }, eps, picture) {
 }
 
 export const WHO = { query: "the query", candidates: "the candidates", both: "both" };
-export const METHOD = { interval: "fast (interval)", elided: "tighter (elided)", crown: "tightest (crown)" };
+export const METHOD = { interval: "fast (interval)", "last-layer": "tighter (last layer)", crown: "tightest (crown)" };
 export const VERDICT = { certified: "Certified", unknown: "Unknown", abstain: "Abstain", waiting: "Checking" };
 
 export const GOALS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import (
     File,
@@ -16,6 +16,7 @@ from holdfast.deadline import Deadline
 from holdfast.errors import HoldfastError
 from holdfast.evaluate.cases import difference
 from holdfast.evaluate.photo import png
+from holdfast.gallery.provers import Options
 from holdfast.service import desk as desks
 from holdfast.service.answers import (
     API,
@@ -35,6 +36,7 @@ from holdfast.service.entry import (
     GalleryName,
     ItemId,
     K,
+    MethodText,
     Picture,
     TheDesk,
     ThreatText,
@@ -84,9 +86,7 @@ async def certified(
     query: Digest = None,
     gallery: GalleryName = None,
     k: K = 10,
-    method: Annotated[
-        Literal["interval", "elided", "crown"], Form(description="How hard to try.")
-    ] = "interval",
+    method: MethodText = None,
     seed: Annotated[
         int | None, Form(ge=0, lt=2**53, description="Repeats a search of a smoothed gallery.")
     ] = None,
@@ -96,7 +96,7 @@ async def certified(
     _check_k(desk, k)
     wanted = Threat.parse(threat)
     asked = await _asked(desk, served, image, id, query, until)
-    outcome = await desk.certify(served, asked, k, wanted, method, seed, until)
+    outcome = await desk.certify(served, asked, k, wanted, Options(method=method, seed=seed), until)
     return search_answer(outcome, _query_state(asked, served), served.name)
 
 
