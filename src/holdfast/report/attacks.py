@@ -8,30 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.attacks import OBJECTIVES
 from holdfast.evaluate import ROWS, Rows, load_pictures
 from holdfast.evaluate.cases import difference, shown_cases
 from holdfast.evaluate.er_recall import Attacked, ErRecall
 from holdfast.evaluate.photo import AlteredPhoto
 from holdfast.evaluate.pictures import encode
+from holdfast.evaluate.scores import shown as value
 from holdfast.evaluate.suite import AttackedSuite
-from holdfast.evaluate.trials import GTM_PUBLISHED
 from holdfast.evaluate.validity import certificates_in, certified_beside, cross_check
 from holdfast.gallery import Hits
 from holdfast.report.page import Picture, in_words, provenance, render
 from holdfast.threat import Threat
-
-WISHES = {
-    "ca+": "raise this candidate",
-    "ca-": "lower this candidate",
-    "qa+": "raise another candidate",
-    "qa-": "lower a near candidate",
-    "tma": "be taken for another image",
-    "es": "move the vector",
-    "ltm": "rank other classes first",
-    "gtm": "put another class first",
-    "gtt": "push the first hit out",
-    GTM_PUBLISHED: "put another class first, with the published target",
-}
 
 
 def suite_part(done: AttackedSuite, folder: Path) -> dict[str, Any]:
@@ -39,13 +27,12 @@ def suite_part(done: AttackedSuite, folder: Path) -> dict[str, Any]:
     scores, config = done.scores, done.rows.header["config"]
     lines = []
     for part, reached in scores.reached.items():
-        digits = 3 if part in ("TMA", "ES:D") else 1
         low, high = scores.interval[part]
         lines.append(
             {
                 "part": part,
-                "before": f"{scores.before[part]:.{digits}f}",
-                "cells": [(f"{reached:.{digits}f}", f"{low:.{digits}f}–{high:.{digits}f}")],
+                "before": value(part, scores.before[part]),
+                "cells": [(value(part, reached), f"{value(part, low)}–{value(part, high)}")],
                 "shares": [
                     f"{score.parts[part]:.1f}" if part in score.parts else "–"
                     for score in scores.estimates.values()
@@ -161,8 +148,8 @@ def _suite_cases(done: AttackedSuite) -> list[list[Picture]]:
     for (attack, trial), pictures in shown_cases(load_pictures(done.folder)).items():
         row = int(np.flatnonzero(main & (columns["attack"] == attack) & (columns["trial"] == trial))[0])
         before, after = columns["before"][row], columns["after"][row]
-        digits = 3 if attack in ("tma", "es") else 1
-        told = [f"{attack}: {WISHES[attack]}", f"{before:.{digits}f} → {after:.{digits}f}"]
+        kind = OBJECTIVES[attack]
+        told = [f"{attack}: {kind.wants}", " → ".join(value(kind.number(), v) for v in (before, after))]
         if columns["target"][row]:
             told.append(f"target {columns['target'][row]}")
         label = done.rows.header["classes"][columns["label"][row]]
