@@ -24,8 +24,8 @@ def main() -> None:
     import torch
 
     from holdfast import data, models
-    from holdfast.attacks import objective
-    from holdfast.evaluate.attacked import Settings, set_scene
+    from holdfast.attacks import Settings, objective
+    from holdfast.evaluate.attacked import set_scene
     from holdfast.evaluate.folder import SUITE, Task
     from holdfast.evaluate.suite import attack_suite
     from holdfast.evaluate.trials import ERS, make_trials

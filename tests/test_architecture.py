@@ -14,6 +14,7 @@ SHARED = {
     "errors",
     "spec",
     "files",
+    "goals",
     "progress",
     "provenance",
     "randomness",

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.attacks import Settings
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluate import load_pictures
 from holdfast.evaluate import suite as module
-from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.cases import difference, shown_cases
 from holdfast.evaluate.suite import attack_suite
 from holdfast.evaluate.trials import ERS, towards

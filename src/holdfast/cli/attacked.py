@@ -13,8 +13,8 @@ from holdfast.cli.output import note, note_threats, number, print_json, print_ta
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.attacks import Settings
     from holdfast.data import ImageSet
-    from holdfast.evaluate.attacked import Settings
     from holdfast.evaluate.er_recall import ErRecall
     from holdfast.evaluate.scores import SuiteScores
     from holdfast.evaluate.spread import Spread
@@ -122,7 +122,7 @@ def run_attacks(
 
 def _note_cost(altered: int, settings: Settings) -> None:
     """What is ahead, in what costs the time."""
-    from holdfast.evaluate.attacked import PRINTED_STEPS
+    from holdfast.attacks import PRINTED_STEPS
 
     each, what = settings.steps * settings.restarts, "gradients"
     if settings.optimiser in PRINTED_STEPS:
@@ -153,7 +153,7 @@ def _folder(
     seed: int,
 ) -> str:
     """A folder's name that tells apart what differs most often; what else differs is refused by its hash."""
-    from holdfast.evaluate.attacked import PRINTED_STEPS
+    from holdfast.attacks import PRINTED_STEPS
 
     size = "-".join(str(threat).replace(":", "_").replace("/", "over") for threat in threats)
     drawn = "" if queries is None else f"-q{queries}-c{candidates or 'rest'}-s{seed}"

@@ -120,8 +120,8 @@ def evaluate(
         dataset = test_part(embedder, home, data, split, labels)
     note_reading(dataset.read, dataset.skipped)
     if attacks is not None:
+        from holdfast.attacks import Settings
         from holdfast.cli.attacked import run_attacks
-        from holdfast.evaluate.attacked import Settings
 
         usual = 100 if attacks == "er-recall" else 32
         run_attacks(

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from holdfast.attacks import OBJECTIVES, Altered, Attack, Candidates, objective
+from holdfast.attacks import OBJECTIVES, PUBLISHED, Altered, Attack, Candidates, Settings, objective
 from holdfast.attacks.objectives.gtm import GreedyMisrank, PublishedMisrank
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, unknown_name
-from holdfast.evaluate.attacked import PUBLISHED, Scene, Settings, late, probe, set_scene
+from holdfast.evaluate.attacked import Scene, late, probe, set_scene
 from holdfast.evaluate.cases import Cases, worst_of
 from holdfast.evaluate.draw import draw_or_all
 from holdfast.evaluate.folder import ROWS, SUITE, Block, Task

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from holdfast.attacks import OBJECTIVES, Candidates, Given, near_targets, random_targets
 from holdfast.attacks.objectives.base import Measure
-from holdfast.evaluate.attacked import Numbers, Scene, unit_shift
+from holdfast.evaluate.attacked import Numbers, Scene
+from holdfast.metrics import unit_shift
 
 ERS = tuple(name for name, kind in OBJECTIVES.items() if kind.in_ers)
 """The attacks of ERS; embedding shift gives two of its ten numbers."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from holdfast.bounds import Box
 from holdfast.certify.certifier import Certifier
+from holdfast.errors import HoldfastError
 from holdfast.gallery.boxes import Boxes
 from holdfast.models import AnyEmbedder, to_unit
 
@@ -50,3 +51,11 @@ class Bounder:
             parts.append(box)
         whole = [torch.cat(half).numpy() for half in zip(*((b.centre, b.radius) for b in parts), strict=True)]
         return Boxes.around(*whole)
+
+
+def bounder_of(embedder: AnyEmbedder) -> Bounder | None:
+    """The embedder as its bounds see it; None where an operation has no bounds."""
+    try:
+        return Bounder(embedder)
+    except HoldfastError:
+        return None

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from holdfast.attacks import OBJECTIVES
+from holdfast.certify import Verdict
 from holdfast.evaluate import ROWS, Rows, load_pictures
 from holdfast.evaluate.cases import difference, shown_cases
 from holdfast.evaluate.er_recall import Attacked, ErRecall
-from holdfast.evaluate.photo import AlteredPhoto
 from holdfast.evaluate.pictures import encode
 from holdfast.evaluate.scores import shown as value
 from holdfast.evaluate.suite import AttackedSuite
 from holdfast.evaluate.validity import certificates_in, certified_beside, cross_check
-from holdfast.gallery import Hits
+from holdfast.gallery.attacking import AttackedPicture
+from holdfast.gallery.found import Found
 from holdfast.report.page import Picture, in_words, provenance, render
 from holdfast.threat import Threat
 
@@ -182,45 +183,43 @@ def _case(image: str, label: str, told: list[str], pictures: dict[str, bytes]) -
 
 
 def attack_page(
-    done: AlteredPhoto, sentence: str, picture: Callable[[str | None], bytes | None], gallery: str
+    done: AttackedPicture, name: str, picture: Callable[[str | None], bytes | None], gallery: str
 ) -> str:
     """The page that `holdfast attack --html` writes: the pictures, their difference, and the hits of both."""
     change, factor = difference(done.clean, done.altered)
-    ranks = {form.form: form.rank for form in done.seen}
-    kept = "; ".join(f"after {form} rank {rank}" for form, rank in list(ranks.items())[2:])
+    shown = [
+        ("query", "clean", done.clean, done.forms[0]),
+        ("other", "altered", done.altered, done.forms[1]),
+    ]
     rows = [
         [
-            Picture(
-                "query",
-                "clean picture",
-                (f"{done.item}: rank {ranks['clean']}",),
-                encode(done.clean),
-                "clean",
-            ),
-            Picture(
-                "other",
-                "altered picture",
-                (f"{done.item}: rank {ranks['PNG']}",),
-                encode(done.altered),
-                "altered",
+            *(
+                Picture(
+                    kind, f"{word} picture", (f"{done.followed}: rank {form.rank}",), encode(pixels), word
+                )
+                for kind, word, pixels, form in shown
             ),
             Picture("hit", "difference", (), encode(change), f"difference ×{factor:.0f}"),
         ],
         _hits(done.before, done.clean, "clean", picture),
         _hits(done.after, done.altered, "altered", picture),
     ]
-    told = [sentence, f"The same picture saved as JPEG: {kept}."]
+    about = "" if done.target is None else f" ({done.target})"
+    told = [f"{name}, altered within {done.threat} to {done.goal.words}{about}. {' '.join(done.sentences())}"]
+    if kept := "; ".join(f"after {form.form} rank {form.rank}" for form in done.forms[2:]):
+        told.append(f"The same picture saved as JPEG: {kept}.")
     return render(
         "hits.html.j2", title="An altered query", subtitle=f"against {gallery}", sentences=told, rows=rows
     )
 
 
 def _hits(
-    found: Hits, pixels: Any, name: str, picture: Callable[[str | None], bytes | None]
+    found: Found, pixels: Any, name: str, picture: Callable[[str | None], bytes | None]
 ) -> list[Picture]:
     row = [Picture("query", f"{name} picture", (), encode(pixels), f"{name}: hits")]
-    for hit in found.hits:
+    for hit, verdict in zip(found.hits, found.verdicts, strict=True):
         named = [hit.id] if hit.label is None else [hit.label, hit.id]
-        lines = (*named, f"{hit.distance:.4f}")
-        row.append(Picture("hit", f"hit {hit.rank}: {hit.id}", lines, picture(hit.path), str(hit.rank)))
+        lines = (*named, f"{hit.distance:.4f}", *([] if verdict is None else [str(verdict)]))
+        kind = "certified" if verdict == Verdict.CERTIFIED else "hit"
+        row.append(Picture(kind, f"hit {hit.rank}: {hit.id}", lines, picture(hit.path), str(hit.rank)))
     return row

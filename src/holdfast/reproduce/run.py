@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import data, models
+from holdfast.attacks import Settings
 from holdfast.errors import ConfigError
-from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.certify import certify
 from holdfast.evaluate.er_recall import er_recall
 from holdfast.evaluate.folder import ROWS

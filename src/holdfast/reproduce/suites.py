@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from holdfast import data, models
+from holdfast.attacks import PUBLISHED, Settings
 from holdfast.errors import ConfigError
 from holdfast.evaluate import evaluate
-from holdfast.evaluate.attacked import PUBLISHED, Settings
 from holdfast.evaluate.folder import ROWS
 from holdfast.evaluate.rows import Rows, read_header, read_rows
 from holdfast.evaluate.scores import Estimate, score_suite

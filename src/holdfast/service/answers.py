@@ -12,7 +12,9 @@ from holdfast.certify import Verdict
 from holdfast.certify.smoothing import Rule
 from holdfast.gallery import Hit, Hits, Item
 from holdfast.gallery.certified import CertifiedHit, CertifiedHits
+from holdfast.gallery.found import BROKEN
 from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
+from holdfast.goals import About
 from holdfast.report.page import in_words
 from holdfast.service.engine import Outcome
 from holdfast.spec import PictureOf
@@ -71,11 +73,24 @@ class LimitsState(BaseModel):
     seconds: float
 
 
+class GoalState(BaseModel):
+    """What an attacker can want."""
+
+    name: str
+    words: str
+    about: About = Field(
+        description="What it is about: a hit (the first if no target is sent), an item (send target), the whole "
+        "list of hits, or the query alone."
+    )
+    labels: bool = Field(description="Whether it needs candidates of two classes.")
+
+
 class Status(BaseModel):
     """The service, as this caller may use it."""
 
     version: str
     galleries: list[GalleryState]
+    goals: list[GoalState] = Field(description="What a live attack can want.")
     limits: LimitsState
     roles: list[str]
 
@@ -154,7 +169,8 @@ class Move(BaseModel):
 class AttackAnswer(BaseModel):
     """An attack, as it went: the pictures, and what a search says before and after."""
 
-    objective: str
+    goal: str
+    objective: str = Field(description="The goal as it was sent.", deprecated=True)
     target: str | None
     threat: str
     clean: str = Field(description="The picture whose pixels are altered, as a data URL (PNG).")
@@ -164,7 +180,13 @@ class AttackAnswer(BaseModel):
     before: SearchAnswer
     after: SearchAnswer
     moves: list[Move]
-    held: bool = Field(description="Every CERTIFIED hit is still among the first k.")
+    reached: bool | None = Field(
+        description="Whether the goal was reached, ties counting against the attacker; null: it is no yes or no."
+    )
+    held: bool = Field(description="Everything that was certified still holds.")
+    contradicted: list[str] = Field(
+        description="Hits whose certificate the attack shows to be wrong: there must be none."
+    )
     steps: int
     seconds: float
 
@@ -259,6 +281,8 @@ def _certified(entry: CertifiedHit, found: CertifiedHits, k: int, gallery: str) 
             f"However each pixel of {in_words(threat, found.picture)} is altered by up to {size}, "
             f"this stays among the first {k}."
         )
+    elif entry.verdict == Verdict.BROKEN:
+        hit.reason = BROKEN
     elif threat.eps is None:
         hit.reason = f"The bounds prove no size at which this stays among the first {k}."
     else:
@@ -285,5 +309,5 @@ def _smoothed(entry: SmoothedHit, found: SmoothedHits, asked: bool, gallery: str
             "alpha."
         )
     else:
-        hit.reason = f"{entry.reason[:1].upper()}{entry.reason[1:]}."
+        hit.reason = f"{entry.reason[:1].upper()}{entry.reason[1:].rstrip('.')}."
     return hit

@@ -23,14 +23,14 @@ from holdfast.certify import Method
 from holdfast.data import Picture
 from holdfast.errors import ConfigError, GalleryError, HoldfastError, StorageError
 from holdfast.gallery import AnyGallery, GalleryInfo, Hits, Item, open_gallery
-from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.bounding import bounder_of
 from holdfast.gallery.certified import CertifiedHits, certified_search
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.made_by import embedder_of
 from holdfast.gallery.milvus.address import is_milvus
 from holdfast.gallery.smoothed import SmoothedHits, smoothed_search, stored_smoothing
-from holdfast.models import AnyEmbedder, Embedder, Smoothed
+from holdfast.models import Embedder, Smoothed
 from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
 from holdfast.threat import Threat
 
@@ -71,12 +71,6 @@ class Traits:
     attackable: bool
 
 
-class _Pinned(threading.local):
-    """The gallery of which the current thread reads one state."""
-
-    gallery: AnyGallery | None = None
-
-
 class Served:
     """One gallery with its embedder. Threads may share it."""
 
@@ -88,7 +82,6 @@ class Served:
                 "change it with 'holdfast index'"
             )
         self._lock = threading.Lock()
-        self._pinned = _Pinned()
         self._failed: tuple[float, GalleryError] | None = None
         self._file = _file(where)
         self._gallery = open_gallery(where, readonly=not writable)
@@ -104,7 +97,8 @@ class Served:
             network.eval().requires_grad_(False)  # An attack that ends would wake the weights under another.
             network.frozen = True  # Nobody else has it: no need to read all weights for each search.
         self.attackable = isinstance(network, Embedder)
-        self.bounder = _bounder(self.embedder)
+        # Made once: tracing a network disturbs every thread that uses one.
+        self.bounder = bounder_of(self.embedder)
 
     def close(self) -> None:
         with self._lock:
@@ -126,23 +120,19 @@ class Served:
         except StorageError as error:
             raise StorageError(self.without_paths(str(error))) from error
 
-    def together(self, work: Callable[[], T]) -> T:
-        """What `work` gives, where all that it asks in this thread is asked of one state of the gallery.
+    def held(self, work: Callable[[AnyGallery], T]) -> T:
+        """As `use`, where all that `work` reads is of one state of the gallery.
 
-        Not so in Milvus, which would answer nobody else meanwhile: there compare the generations.
+        Not so in Milvus, which would answer nobody else meanwhile: there `work` compares the generations.
         """
         if is_milvus(self.where):
-            return work()
+            return self.use(work)
 
-        def pinned(gallery: AnyGallery) -> T:
+        def one_state(gallery: AnyGallery) -> T:
             with gallery.snapshot():
-                self._pinned.gallery = gallery
-                try:
-                    return work()
-                finally:
-                    self._pinned.gallery = None
+                return work(gallery)
 
-        return self.use(pinned)
+        return self.use(one_state)
 
     def without_paths(self, text: str) -> str:
         """The text with the gallery's name in place of where it, or what lies beside it, is."""
@@ -318,8 +308,6 @@ class Served:
         return isinstance(self.embedder, Smoothed) or threat.eps is None or method != "interval"
 
     def _used(self, work: Callable[[AnyGallery], T]) -> T:
-        if self._pinned.gallery is not None:
-            return work(self._pinned.gallery)
         gallery = self._current()
         try:
             return work(gallery)
@@ -462,14 +450,6 @@ def _other(gallery: AnyGallery) -> bool:
             return False
     except GalleryError as error:
         return "open it again" in str(error)
-
-
-def _bounder(embedder: AnyEmbedder) -> Bounder | None:
-    """The embedder as its bounds see it, made once: tracing a network disturbs every thread that uses one."""
-    try:
-        return Bounder(embedder)
-    except HoldfastError:
-        return None
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -1,0 +1,331 @@
+"""One picture attacked in one gallery: altered for a goal, kept in 8 bits, measured by the gallery's own search."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from holdfast.attacks import (
+    Attack,
+    Candidates,
+    Given,
+    Objective,
+    Settings,
+    objective,
+    through_file,
+)
+from holdfast.attacks.noisy import access_to
+from holdfast.certify import Verdict
+from holdfast.data import decode_picture
+from holdfast.data.encode import jpeg, png
+from holdfast.errors import ConfigError, GalleryError
+from holdfast.files import atomic_write
+from holdfast.gallery.bounding import Bounder, bounder_of
+from holdfast.gallery.exact import pair_distances
+from holdfast.gallery.found import Found, find
+from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.interface import AnyGallery, ChangedError
+from holdfast.gallery.values import GalleryInfo, Hit, Item
+from holdfast.goals import Goal, Place, Result, parse_goal
+from holdfast.metrics import unit_shift
+from holdfast.models import AnyEmbedder
+from holdfast.threat import Threat
+
+Pixels = NDArray[np.uint8]
+NEAREST = 10_000
+"""Candidates that an attack looks at, the nearest ones: those are in its way, and it must end soon."""
+JPEG = (95, 75)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a search sees one form of the picture: where the followed item stands, and how far the vector moved."""
+
+    form: str
+    rank: int
+    distance: float
+    shift: float
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where an item stood before and after, among all candidates."""
+
+    id: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, eq=False)
+class AttackedPicture:
+    """A picture before and after an attack, and what the gallery's own search makes of both."""
+
+    goal: Goal
+    target: str | None
+    """The item that the goal is about."""
+    followed: str
+    """The target, or the first hit."""
+    threat: Threat
+    k: int
+    clean: Pixels
+    """The file's own pixels where claims are of the file, else those that the network is given."""
+    altered: Pixels
+    before: Found
+    """Hits that the attack removed and that were not certified are BROKEN."""
+    after: Found
+    forms: tuple[Form, ...]
+    """The clean picture, then the altered one as PNG and as each JPEG that was asked for."""
+    moves: tuple[Move, ...]
+    """Of the hits before, and of the target."""
+    reached: bool | None
+    """Whether the goal was reached, ties counting against the attacker; None where it is no yes or no."""
+    removed: tuple[str, ...]
+    """Hits of before that the search no longer lists."""
+    contradicted: tuple[str, ...]
+    """Hits whose certificate is wrong, since the attack did what it excludes. There must be none."""
+    gallery: GalleryInfo
+    seconds: float
+
+    @property
+    def held(self) -> bool:
+        """Whether everything that was certified still holds."""
+        return not self.contradicted
+
+    def save(self, path: str | Path) -> None:
+        """Write the altered picture as a PNG file, which keeps every pixel."""
+        if Path(path).suffix.lower() != ".png":
+            raise ConfigError(f"an altered picture is saved as .png, which keeps every pixel; found {path}")
+        atomic_write(Path(path), png(self.altered))
+
+    def sentences(self) -> list[str]:
+        """What came of it, in words."""
+        about = "" if self.target is None else f" ({self.target})"
+        told = {True: "reached", False: "not reached", None: f"moved the vector by {self.forms[1].shift:.4f}"}
+        said = [f"Goal {self.goal.name}{about}: {told[self.reached]}."]
+        certified = [verdict == Verdict.CERTIFIED for verdict in self.before.verdicts]
+        if self.contradicted:
+            why = (
+                "a smoothed search is wrong with a small probability: try again, and report it if it stays so"
+                if self.before.smoothed
+                else "a certificate is wrong: please report this"
+            )
+            said.append(
+                f"ERROR: the attack did what was certified not to happen ({_few(self.contradicted)}); {why}."
+            )
+        elif any(certified):
+            said.append(f"Held: all {sum(certified)} certified hits are where their certificates say.")
+        elif self.before.threat is not None:
+            said.append("No hit was certified, so nothing was promised.")
+        if self.removed:
+            said.append(f"No longer listed: {_few(self.removed)}.")
+        return said
+
+
+def attack_picture(
+    gallery: AnyGallery,
+    embedder: AnyEmbedder,
+    pixels: Pixels,
+    *,
+    goal: str = "push-out",
+    threat: Threat,
+    k: int = 10,
+    label: str | None = None,
+    own: str | None = None,
+    settings: Settings | None = None,
+    seed: int = 0,
+    noise: int | None = None,
+    nearest: int = NEAREST,
+    jpegs: Sequence[int] = JPEG,
+    certify: bool = True,
+    bounder: Bounder | None = None,
+) -> AttackedPicture:
+    """Alter a picture within `threat` so that its search reaches `goal`, as an 8-bit picture of its own size.
+
+    `pixels` are those of `data.read_alterable`: the file's own, which are resized on every way to the model, or for
+    bicubic pictures those that the network is given. `goal` is one of `holdfast.goals`. `label` is the picture's
+    class, by default that of its first hit; `own` is the item that the picture is, which no goal is about. The attack
+    looks at the `nearest` candidates; ranks are among all of them.
+
+    The search before says what is certified within the threat, where the gallery can and `certify` is left on.
+    Every search is the gallery's own: by a smoothed one, or exact. `seed` is of the attack, `noise` of smoothed
+    searches (if left out, one that nobody can know). The altered picture is also measured as a JPEG of each of
+    `jpegs`' qualities.
+
+    Hold a snapshot of the gallery around it, and it is one state that is compared; without one a `ChangedError` ends it
+    where the gallery was changed meanwhile.
+    """
+    start = time.perf_counter()
+    gallery.check_embedder(embedder_info(embedder))
+    wanted, target = parse_goal(goal)
+    settings = (settings or Settings(steps=100)).named(embedder)
+    if threat.who != "query":
+        raise ConfigError(f"an attack on a picture alters the query; give NORM:EPS instead of '{threat}'")
+    if threat.eps is None:
+        raise ConfigError(f"an attack needs a number for eps, not '{threat}'; 'auto' is for certificates")
+    if k < 1:
+        raise ConfigError(f"k is at least 1, not {k}")
+    if certify and bounder is None and threat.norm == "linf":
+        bounder = bounder_of(embedder)
+    spec = embedder.spec
+
+    def seen(content: bytes, promise: Threat | None = None) -> Found:
+        picture = decode_picture(content, spec)
+        return find(gallery, embedder, picture, k, threat=promise, bounder=bounder, noise=noise)
+
+    with gallery.snapshot():
+        info = gallery.info
+        if not info.count:
+            raise ConfigError(f"{gallery.path} is empty: there is nothing that an attack could change")
+        k = min(k, info.count)
+        before = seen(png(pixels), threat if certify else None)
+        if wanted.about == "hit" and target is None:
+            target = next((hit.id for hit in before.hits if hit.id != own), None)
+            if target is None:
+                raise ConfigError("nothing was found but the picture itself; there is no hit to push away")
+        if target is not None and target not in gallery:
+            raise GalleryError(f"the gallery has no item '{target[:80]}'; a search shows the ids of hits")
+        about = [target] if target is not None else []
+        if wanted.about == "list":
+            about = [hit.id for hit in before.hits if hit.id != own]
+        label = before.hits[0].label if label is None else label
+        aim = _objective(wanted, gallery, before, about, label, nearest)
+        followed = target or before.hits[0].id
+        ids = list(dict.fromkeys([*(hit.id for hit in before.hits), *about]))
+        stood = places_of(gallery, before, ids)
+    attack = Attack(aim, settings.make(threat.eps), threat)
+    model = through_file(access_to(embedder), pixels.shape, spec)
+    found = attack.run(model, torch.from_numpy(np.array(pixels))[None], seed=seed, eight_bit=True)
+    altered: Pixels = found.bytes()[0].numpy()
+    with gallery.snapshot():
+        if gallery.info.generation != info.generation:
+            raise ChangedError(f"{gallery.path} was changed during the attack; ask again")
+        after = seen(png(altered))
+        places = places_of(gallery, after, ids)
+        looks = [("clean", before, stood), ("PNG", after, places)]
+        for quality in jpegs:
+            one = seen(jpeg(altered, quality))
+            looks.append((f"JPEG {quality}", one, places_of(gallery, one, [followed])))
+        at = gallery.vectors([followed])
+    listed = {hit.id for hit in after.hits}
+    removed = tuple(hit.id for hit in before.hits if hit.id not in listed)
+    result = Result(k, tuple(places[id] for id in about), label, _firsts(after.hits))
+    gone = () if after.unsure else tuple(id for id in removed if places[id].best > k)
+    return AttackedPicture(
+        goal=wanted,
+        target=target,
+        followed=followed,
+        threat=threat,
+        k=k,
+        clean=pixels,
+        altered=altered,
+        before=before.broken(gone),
+        after=after,
+        forms=tuple(
+            Form(
+                name,
+                ranks[followed].rank,
+                float(np.linalg.norm(look.vector.astype(np.float64) - at[0])),
+                _shift(before, look),
+            )
+            for name, look, ranks in looks
+        ),
+        moves=tuple(Move(id, stood[id].rank, places[id].rank) for id in ids),
+        reached=wanted.reached(result),
+        removed=removed,
+        contradicted=contradicted(before, after, places, threat),
+        gallery=info,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def places_of(gallery: AnyGallery, found: Found, ids: Sequence[str]) -> dict[str, Place]:
+    """Where each item stands among all candidates; what a smoothed search does not list comes after what it lists."""
+    with gallery.snapshot():
+        scan = gallery.scan(found.vector)
+        own = gallery.vectors(ids)
+        away = pair_distances(own, np.arange(len(ids))[None], scan.query[None])[0]
+        near = scan.within(float(away.max()))
+        places = {}
+        for id, distance in zip(ids, away, strict=True):
+            nearer, reached = (
+                int(np.searchsorted(near.distances, distance, side)) for side in ("left", "right")
+            )
+            tied = gallery.items(near.slots[nearer:reached])
+            places[id] = Place(1 + nearer + sum(item.id < id for item in tied), 1 + nearer, reached)
+    if not found.smoothed:
+        return places
+    listed = {hit.id: Place(hit.rank, hit.rank, hit.rank) for hit in found.hits}
+    after = len(listed) + 1
+    others = {id: Place(*(max(rank, after) for rank in dataclasses.astuple(p))) for id, p in places.items()}
+    return {**others, **{id: place for id, place in listed.items() if id in places}}
+
+
+def contradicted(before: Found, after: Found, places: Mapping[str, Place], threat: Threat) -> tuple[str, ...]:
+    """The hits of which `before` promised what is not so `after`; one that says it is not sure breaks no promise."""
+    if after.unsure:
+        return ()
+    listed = {hit.id for hit in after.hits}
+    wrong = (before.promised(threat) - listed) | before.refuted(places)
+    return tuple(hit.id for hit in before.hits if hit.id in wrong)
+
+
+def _objective(
+    goal: Goal, gallery: AnyGallery, before: Found, about: Sequence[str], label: str | None, nearest: int
+) -> Objective:
+    """The goal's objective among the nearest candidates and those it is about."""
+    slots = gallery.search_arrays(before.vector[None], nearest)[1][0]
+    items, vectors = gallery.items(slots), gallery.vectors_at(slots)
+    number = {item.id: place for place, item in enumerate(items)}
+    if absent := [id for id in about if id not in number]:
+        number |= {id: len(items) + place for place, id in enumerate(absent)}
+        items += [gallery.get(id) for id in absent]
+        vectors = np.concatenate([vectors, gallery.vectors(absent)])
+    classes, labels = _classes(goal, gallery, items, label)
+    targets = torch.tensor([[number[id] for id in about]]) if about else None
+    given = Given(Candidates(torch.from_numpy(vectors), classes), labels=labels, targets=targets)
+    return objective(goal.objective, given)
+
+
+def _classes(
+    goal: Goal, gallery: AnyGallery, items: Sequence[Item], label: str | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The candidates' classes as numbers, and that of the picture; an item without a label is of no class."""
+    if not goal.labels:
+        return None, None
+    known = sorted({item.label for item in items if item.label is not None})
+    if label is None or known == [label]:
+        raise ConfigError(
+            f"{goal.name} needs a gallery with labels, of two classes at least; index a folder with one folder per "
+            "class"
+        )
+    if label not in known:
+        every = sorted({item.label for item in gallery.catalogue().values() if item.label is not None})
+        if label not in every:
+            raise ConfigError(f"no item of the gallery is of class '{label}'; known: {', '.join(every[:20])}")
+        known.append(label)
+    numbers = torch.tensor([-1 if item.label is None else known.index(item.label) for item in items])
+    return numbers, torch.tensor([known.index(label)])
+
+
+def _firsts(hits: Sequence[Hit]) -> tuple[str | None, ...]:
+    """The class of the first hit and of those that tie with it; none where more may tie than are listed."""
+    firsts = [hit for hit in hits if hit.distance == hits[0].distance]
+    whole = len(firsts) == len(hits) and hits[-1].tied
+    return () if whole else tuple(hit.label for hit in firsts)
+
+
+def _shift(before: Found, after: Found) -> float:
+    one, other = (torch.from_numpy(found.vector)[None] for found in (before, after))
+    return float(unit_shift(one, other)[0])
+
+
+def _few(ids: Sequence[str], most: int = 5) -> str:
+    more = "" if len(ids) <= most else f" and {len(ids) - most} more"
+    return ", ".join(ids[:most]) + more
