@@ -28,7 +28,7 @@ from holdfast.data.encode import jpeg, png
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.files import atomic_write
 from holdfast.gallery.bounding import Bounder, bounder_of
-from holdfast.gallery.exact import pair_distances
+from holdfast.gallery.exact import Floats, pair_distances
 from holdfast.gallery.found import Found, find
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.interface import AnyGallery, ChangedError
@@ -119,6 +119,8 @@ class AttackedPicture:
             said.append(
                 f"ERROR: the attack did what was certified not to happen ({_few(self.contradicted)}); {why}."
             )
+        elif any(certified) and self.after.unsure:
+            said.append("Held: the search for the altered picture says itself that it is not sure (ABSTAIN).")
         elif any(certified):
             said.append(f"Held: all {sum(certified)} certified hits are where their certificates say.")
         elif self.before.threat is not None:
@@ -173,71 +175,53 @@ def attack_picture(
         raise ConfigError(f"k is at least 1, not {k}")
     if certify and bounder is None and threat.norm == "linf":
         bounder = bounder_of(embedder)
-    spec = embedder.spec
 
-    def seen(content: bytes, promise: Threat | None = None) -> Found:
-        picture = decode_picture(content, spec)
+    def see(content: bytes, promise: Threat | None = None) -> Found:
+        picture = decode_picture(content, embedder.spec)
         return find(gallery, embedder, picture, k, threat=promise, bounder=bounder, noise=noise)
 
     with gallery.snapshot():
         info = gallery.info
         if not info.count:
             raise ConfigError(f"{gallery.path} is empty: there is nothing that an attack could change")
-        k = min(k, info.count)
-        before = seen(png(pixels), threat if certify else None)
-        if wanted.about == "hit" and target is None:
-            target = next((hit.id for hit in before.hits if hit.id != own), None)
-            if target is None:
-                raise ConfigError("nothing was found but the picture itself; there is no hit to push away")
-        if target is not None and target not in gallery:
-            raise GalleryError(f"the gallery has no item '{target[:80]}'; a search shows the ids of hits")
-        about = [target] if target is not None else []
-        if wanted.about == "list":
-            about = [hit.id for hit in before.hits if hit.id != own]
+        before = see(png(pixels), threat if certify else None)
+        about = _about(wanted, target, [hit.id for hit in before.hits if hit.id != own], gallery)
         label = before.hits[0].label if label is None else label
         aim = _objective(wanted, gallery, before, about, label, nearest)
-        followed = target or before.hits[0].id
         ids = list(dict.fromkeys([*(hit.id for hit in before.hits), *about]))
         stood = places_of(gallery, before, ids)
     attack = Attack(aim, settings.make(threat.eps), threat)
-    model = through_file(access_to(embedder), pixels.shape, spec)
+    model = through_file(access_to(embedder), pixels.shape, embedder.spec)
     found = attack.run(model, torch.from_numpy(np.array(pixels))[None], seed=seed, eight_bit=True)
     altered: Pixels = found.bytes()[0].numpy()
+    single = about[0] if wanted.about in ("hit", "item") else None
+    followed = single or before.hits[0].id
     with gallery.snapshot():
         if gallery.info.generation != info.generation:
             raise ChangedError(f"{gallery.path} was changed during the attack; ask again")
-        after = seen(png(altered))
+        after = see(png(altered))
         places = places_of(gallery, after, ids)
-        looks = [("clean", before, stood), ("PNG", after, places)]
+        looks = [("clean", before, stood[followed]), ("PNG", after, places[followed])]
         for quality in jpegs:
-            one = seen(jpeg(altered, quality))
-            looks.append((f"JPEG {quality}", one, places_of(gallery, one, [followed])))
-        at = gallery.vectors([followed])
-    listed = {hit.id for hit in after.hits}
+            one = see(jpeg(altered, quality))
+            looks.append((f"JPEG {quality}", one, places_of(gallery, one, [followed])[followed]))
+        at = gallery.vectors([followed])[0]
+    k, listed = min(k, info.count), {hit.id for hit in after.hits}
     removed = tuple(hit.id for hit in before.hits if hit.id not in listed)
-    result = Result(k, tuple(places[id] for id in about), label, _firsts(after.hits))
-    gone = () if after.unsure else tuple(id for id in removed if places[id].best > k)
+    shown = () if after.unsure else tuple(id for id in removed if places[id].best > k)
     return AttackedPicture(
         goal=wanted,
-        target=target,
+        target=single,
         followed=followed,
         threat=threat,
         k=k,
         clean=pixels,
         altered=altered,
-        before=before.broken(gone),
+        before=before.broken(shown),
         after=after,
-        forms=tuple(
-            Form(
-                name,
-                ranks[followed].rank,
-                float(np.linalg.norm(look.vector.astype(np.float64) - at[0])),
-                _shift(before, look),
-            )
-            for name, look, ranks in looks
-        ),
+        forms=tuple(_form(name, before, look, place, at) for name, look, place in looks),
         moves=tuple(Move(id, stood[id].rank, places[id].rank) for id in ids),
-        reached=wanted.reached(result),
+        reached=wanted.reached(Result(k, tuple(places[id] for id in about), label, _firsts(after.hits))),
         removed=removed,
         contradicted=contradicted(before, after, places, threat),
         gallery=info,
@@ -274,6 +258,19 @@ def contradicted(before: Found, after: Found, places: Mapping[str, Place], threa
     listed = {hit.id for hit in after.hits}
     wrong = (before.promised(threat) - listed) | before.refuted(places)
     return tuple(hit.id for hit in before.hits if hit.id in wrong)
+
+
+def _about(goal: Goal, target: str | None, hits: Sequence[str], gallery: AnyGallery) -> list[str]:
+    """The items that a goal is about; `hits` are those found, without the picture itself."""
+    if target is not None and target not in gallery:
+        raise GalleryError(f"the gallery has no item '{target[:80]}'; a search shows the ids of hits")
+    if goal.about == "query":
+        return []
+    if target is not None:
+        return [target]
+    if not hits:
+        raise ConfigError("nothing was found but the picture itself; there is no hit to push away")
+    return [hits[0]] if goal.about == "hit" else list(hits)
 
 
 def _objective(
@@ -321,9 +318,10 @@ def _firsts(hits: Sequence[Hit]) -> tuple[str | None, ...]:
     return () if whole else tuple(hit.label for hit in firsts)
 
 
-def _shift(before: Found, after: Found) -> float:
-    one, other = (torch.from_numpy(found.vector)[None] for found in (before, after))
-    return float(unit_shift(one, other)[0])
+def _form(name: str, before: Found, look: Found, place: Place, item: Floats) -> Form:
+    vectors = [torch.from_numpy(found.vector).double()[None] for found in (before, look)]
+    distance = (vectors[1][0] - torch.from_numpy(item)).norm()
+    return Form(name, place.rank, float(distance), float(unit_shift(*vectors)[0]))
 
 
 def _few(ids: Sequence[str], most: int = 5) -> str:

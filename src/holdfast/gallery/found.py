@@ -119,7 +119,7 @@ def find(
 
     Bounds need their `bounder`; `noise` is the seed of a smoothed search, one that nobody can know if left out.
     """
-    start = time.perf_counter()
+    start, k = time.perf_counter(), min(k, len(gallery))
     answer: Hits | CertifiedHits | SmoothedHits
     if isinstance(embedder, Smoothed):
         asked = threat if threat is not None and threat.norm == "l2" else None
