@@ -183,7 +183,7 @@ def attack_picture(
     with gallery.snapshot():
         info = gallery.info
         if not info.count:
-            raise ConfigError(f"{gallery.path} is empty: there is nothing that an attack could change")
+            raise ConfigError("the gallery is empty: there is nothing that an attack could change")
         before = see(png(pixels), threat if certify else None)
         about = _about(wanted, target, [hit.id for hit in before.hits if hit.id != own], gallery)
         label = before.hits[0].label if label is None else label
