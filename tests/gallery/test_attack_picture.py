@@ -210,7 +210,7 @@ def test_a_smoothed_search_breaks_only_what_it_promised(verdict, threat, held):
         return Found(answer, np.zeros(2, dtype=np.float32), None, 0.0)
 
     wrong = contradicted(found("a", Verdict.CERTIFIED), found("b", verdict), {}, Threat.parse(threat))
-    assert wrong == (() if held else ("a",))
+    assert wrong == ([] if held else ["a"])
 
 
 @pytest.mark.parametrize("rule", ["mean", "votes"])

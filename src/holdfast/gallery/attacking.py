@@ -68,30 +68,58 @@ class AttackedPicture:
     """A picture before and after an attack, and what the gallery's own search makes of both."""
 
     goal: Goal
-    target: str | None
-    """The item that the goal is about."""
-    followed: str
-    """The target, or the first hit."""
+    about: tuple[str, ...]
+    """The items that the goal is about."""
+    label: str | None
+    """The class of the picture."""
     threat: Threat
     k: int
     clean: Pixels
     """The file's own pixels where claims are of the file, else those that the network is given."""
     altered: Pixels
     before: Found
-    """Hits that the attack removed and that were not certified are BROKEN."""
+    """Hits that the attack removed and that were UNKNOWN are BROKEN."""
     after: Found
+    stood: Mapping[str, Place]
+    """Where the hits of before and what the goal is about stood, among all candidates."""
+    stand: Mapping[str, Place]
+    """Where they stand now."""
     forms: tuple[Form, ...]
     """The clean picture, then the altered one as PNG and as each JPEG that was asked for."""
-    moves: tuple[Move, ...]
-    """Of the hits before, and of the target."""
-    reached: bool | None
-    """Whether the goal was reached, ties counting against the attacker; None where it is no yes or no."""
-    removed: tuple[str, ...]
-    """Hits of before that the search no longer lists."""
-    contradicted: tuple[str, ...]
-    """Hits whose certificate is wrong, since the attack did what it excludes. There must be none."""
     gallery: GalleryInfo
     seconds: float
+
+    @property
+    def target(self) -> str | None:
+        """The one item that the goal is about."""
+        return _target(self.goal, self.about)
+
+    @property
+    def followed(self) -> str:
+        """The target, or the first hit."""
+        return self.target or self.before.hits[0].id
+
+    @property
+    def moves(self) -> list[Move]:
+        """Where the hits of before and what the goal is about went."""
+        return [Move(id, place.rank, self.stand[id].rank) for id, place in self.stood.items()]
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the goal was reached, ties counting against the attacker; None where it is no yes or no."""
+        places = tuple(self.stand[id] for id in self.about)
+        return self.goal.reached(Result(self.k, places, self.label, _firsts(self.after.hits)))
+
+    @property
+    def removed(self) -> list[str]:
+        """Hits of before that the search no longer lists."""
+        listed = {hit.id for hit in self.after.hits}
+        return [hit.id for hit in self.before.hits if hit.id not in listed]
+
+    @property
+    def contradicted(self) -> list[str]:
+        """Hits whose certificate is wrong, since the attack did what it excludes. There must be none."""
+        return contradicted(self.before, self.after, self.stand, self.threat)
 
     @property
     def held(self) -> bool:
@@ -166,13 +194,7 @@ def attack_picture(
     start = time.perf_counter()
     gallery.check_embedder(embedder_info(embedder))
     wanted, target = parse_goal(goal)
-    settings = (settings or Settings(steps=100)).named(embedder)
-    if threat.who != "query":
-        raise ConfigError(f"an attack on a picture alters the query; give NORM:EPS instead of '{threat}'")
-    if threat.eps is None:
-        raise ConfigError(f"an attack needs a number for eps, not '{threat}'; 'auto' is for certificates")
-    if k < 1:
-        raise ConfigError(f"k is at least 1, not {k}")
+    way = (settings or Settings(steps=100)).named(embedder).make(_checked(threat, k))
     if certify and bounder is None and threat.norm == "linf":
         bounder = bounder_of(embedder)
 
@@ -190,40 +212,35 @@ def attack_picture(
         aim = _objective(wanted, gallery, before, about, label, nearest)
         ids = list(dict.fromkeys([*(hit.id for hit in before.hits), *about]))
         stood = places_of(gallery, before, ids)
-    attack = Attack(aim, settings.make(threat.eps), threat)
     model = through_file(access_to(embedder), pixels.shape, embedder.spec)
-    found = attack.run(model, torch.from_numpy(np.array(pixels))[None], seed=seed, eight_bit=True)
+    one = torch.from_numpy(np.array(pixels))[None]
+    found = Attack(aim, way, threat).run(model, one, seed=seed, eight_bit=True)
     altered: Pixels = found.bytes()[0].numpy()
-    single = about[0] if wanted.about in ("hit", "item") else None
-    followed = single or before.hits[0].id
+    followed = _target(wanted, about) or before.hits[0].id
     with gallery.snapshot():
         if gallery.info.generation != info.generation:
             raise ChangedError(f"{gallery.path} was changed during the attack; ask again")
         after = see(png(altered))
-        places = places_of(gallery, after, ids)
-        looks = [("clean", before, stood[followed]), ("PNG", after, places[followed])]
+        stand = places_of(gallery, after, ids)
+        looks = [("clean", before, stood[followed]), ("PNG", after, stand[followed])]
         for quality in jpegs:
-            one = see(jpeg(altered, quality))
-            looks.append((f"JPEG {quality}", one, places_of(gallery, one, [followed])[followed]))
+            look = see(jpeg(altered, quality))
+            looks.append((f"JPEG {quality}", look, places_of(gallery, look, [followed])[followed]))
         at = gallery.vectors([followed])[0]
-    k, listed = min(k, info.count), {hit.id for hit in after.hits}
-    removed = tuple(hit.id for hit in before.hits if hit.id not in listed)
-    shown = () if after.unsure else tuple(id for id in removed if places[id].best > k)
+    k = min(k, info.count)
     return AttackedPicture(
         goal=wanted,
-        target=single,
-        followed=followed,
+        about=about,
+        label=label,
         threat=threat,
         k=k,
         clean=pixels,
         altered=altered,
-        before=before.broken(shown),
+        before=_broken(before, after, stand, k),
         after=after,
+        stood=stood,
+        stand=stand,
         forms=tuple(_form(name, before, look, place, at) for name, look, place in looks),
-        moves=tuple(Move(id, stood[id].rank, places[id].rank) for id in ids),
-        reached=wanted.reached(Result(k, tuple(places[id] for id in about), label, _firsts(after.hits))),
-        removed=removed,
-        contradicted=contradicted(before, after, places, threat),
         gallery=info,
         seconds=time.perf_counter() - start,
     )
@@ -251,26 +268,49 @@ def places_of(gallery: AnyGallery, found: Found, ids: Sequence[str]) -> dict[str
     return {**others, **{id: place for id, place in listed.items() if id in places}}
 
 
-def contradicted(before: Found, after: Found, places: Mapping[str, Place], threat: Threat) -> tuple[str, ...]:
+def contradicted(before: Found, after: Found, places: Mapping[str, Place], threat: Threat) -> list[str]:
     """The hits of which `before` promised what is not so `after`; one that says it is not sure breaks no promise."""
     if after.unsure:
-        return ()
+        return []
     listed = {hit.id for hit in after.hits}
     wrong = (before.promised(threat) - listed) | before.refuted(places)
-    return tuple(hit.id for hit in before.hits if hit.id in wrong)
+    return [hit.id for hit in before.hits if hit.id in wrong]
 
 
-def _about(goal: Goal, target: str | None, hits: Sequence[str], gallery: AnyGallery) -> list[str]:
+def _broken(before: Found, after: Found, places: Mapping[str, Place], k: int) -> Found:
+    """`before`, with the hits BROKEN that the attack surely pushed out, whichever way ties are settled."""
+    if after.unsure:
+        return before
+    listed = {hit.id for hit in after.hits}
+    return before.broken([hit.id for hit in before.hits if hit.id not in listed and places[hit.id].best > k])
+
+
+def _target(goal: Goal, about: Sequence[str]) -> str | None:
+    return about[0] if goal.about in ("hit", "item") else None
+
+
+def _checked(threat: Threat, k: int) -> float:
+    """The threat's eps, where an attack on a picture can be within it."""
+    if threat.who != "query":
+        raise ConfigError(f"an attack on a picture alters the query; give NORM:EPS instead of '{threat}'")
+    if threat.eps is None:
+        raise ConfigError(f"an attack needs a number for eps, not '{threat}'; 'auto' is for certificates")
+    if k < 1:
+        raise ConfigError(f"k is at least 1, not {k}")
+    return threat.eps
+
+
+def _about(goal: Goal, target: str | None, hits: Sequence[str], gallery: AnyGallery) -> tuple[str, ...]:
     """The items that a goal is about; `hits` are those found, without the picture itself."""
     if target is not None and target not in gallery:
         raise GalleryError(f"the gallery has no item '{target[:80]}'; a search shows the ids of hits")
     if goal.about == "query":
-        return []
+        return ()
     if target is not None:
-        return [target]
+        return (target,)
     if not hits:
         raise ConfigError("nothing was found but the picture itself; there is no hit to push away")
-    return [hits[0]] if goal.about == "hit" else list(hits)
+    return (hits[0],) if goal.about == "hit" else tuple(hits)
 
 
 def _objective(

@@ -201,7 +201,7 @@ async def attack(
         moves=[Move(id=move.id, before=move.before, after=move.after) for move in done.moves],
         reached=done.reached,
         held=done.held,
-        contradicted=list(done.contradicted),
+        contradicted=done.contradicted,
         steps=steps,
         seconds=round(done.seconds, 6),
     )
