@@ -105,14 +105,14 @@ def parse_goal(text: str) -> tuple[Goal, str | None]:
 
 def goal_rows() -> list[dict[str, str]]:
     """One row for each goal, as docs/attacks.md shows them."""
-    followed = {"hit": "the hit", "item": "the item", "list": "every hit", "query": "the first hit"}
+    about = {"hit": "a hit", "item": "an item", "list": "all hits", "query": "the query"}
     return [
         {
             "goal": f"`{goal.usage}`",
             "the attacker wants to": goal.words,
             "objective": f"`{goal.objective}`",
             "labels": "yes" if goal.labels else "–",
-            "followed": followed[goal.about],
+            "about": about[goal.about],
         }
         for goal in GOALS.values()
     ]
