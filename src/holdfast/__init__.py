@@ -70,6 +70,7 @@ _ROOMS = (
     "gallery",
     "metrics",
     "models",
+    "neighbours",
     "report",
     "training",
 )

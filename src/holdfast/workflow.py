@@ -224,8 +224,9 @@ def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
     ]
     if unlike:
         raise GalleryError(
-            f"{path} is smoothed otherwise: {', '.join(unlike)} was asked; leave --smooth out, or index into "
-            "another gallery"
+            f"{path} is smoothed otherwise: {', '.join(unlike)} was asked; leave the smoothing out, or index into "
+            "another gallery",
+            option="smooth",
         )
     return stored
 

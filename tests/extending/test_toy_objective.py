@@ -62,7 +62,7 @@ def test_it_reaches_suites_tables_and_the_report(tmp_path, capsys):
     assert done.scores.reached["HIDE"] == pytest.approx(columns["after"][mine].mean())
     assert 0 < done.scores.reached["HIDE"] <= done.scores.reached["ES:D"]
     assert done.scores.ers is None
-    print_suite(done.scores, "points")
+    print_suite(done, "points")
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("HIDE"))
     assert line.split()[:3] == ["HIDE", "0.000", f"{done.scores.reached['HIDE']:.3f}"]
     page = write_report(tmp_path / "s").read_text()

@@ -95,14 +95,14 @@ def test_a_cache_spares_reading_the_gallery(
 
 def test_only_what_changed_is_read(shop: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[str, int]] = []
-    plain = columns._found
+    plain = columns.data
 
-    def counted(connection: object, column: columns.Column, number: int) -> object:
-        read.append((column.kind, number))
-        return plain(connection, column, number)  # type: ignore[arg-type]
+    def counted(connection: object, column: columns.Column, mark: columns.Mark) -> object:
+        read.append((column.kind, mark.number))
+        return plain(connection, column, mark)  # type: ignore[arg-type]
 
     add(shop, ["image-0013"], random(1, 1), replace=True)
-    monkeypatch.setattr(columns, "_found", counted)
+    monkeypatch.setattr(columns, "data", counted)
     with Gallery.open(path, readonly=True) as reader:
         assert told(reader.search(random(1, 1), 1)[0]) == [("image-0013", 0.0, False)]
     assert read == [("vector", 3)]

@@ -16,7 +16,7 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError, HoldfastError, StorageError
-from holdfast.gallery import EmbedderInfo, Gallery, database, verify_file
+from holdfast.gallery import EmbedderInfo, Gallery, database, memory, verify_file
 
 
 def refused(action: Callable[[], object], kind: type[HoldfastError], match: str) -> None:
@@ -346,3 +346,13 @@ def test_an_altered_label_is_found_and_refused(tmp_path: Path) -> None:
         pytest.raises(GalleryError, match="'a' in slot 0 does not match its checksum"),
     ):
         gallery.catalogue()
+
+
+def test_threads_that_read_notice_damage_too(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_MANY", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    with Gallery.open(filled) as gallery:
+        assert (gallery.all_vectors() == random(3000, dim=128)).all()
+    with closing(sqlite3.connect(filled)) as connection, connection:
+        connection.execute("UPDATE blocks SET checksum = checksum + 1 WHERE block = 1")
+    refused(lambda: Gallery.open(filled), GalleryError, "is damaged")

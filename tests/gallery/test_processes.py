@@ -191,13 +191,13 @@ def test_a_reader_reads_only_the_blocks_that_changed(
     gallery.add(names(40), random(40))
     with Gallery.open(path, readonly=True) as reader:
         read: list[int] = []
-        plain = columns.read
+        plain = columns.data
 
         def counted(connection: object, column: object, mark: columns.Mark) -> object:
             read.append(mark.number)
             return plain(connection, column, mark)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(columns, "read", counted)
+        monkeypatch.setattr(columns, "data", counted)
         reader.search(random(1), 3)
         assert read == []
         gallery.add(["image-0013"], random(1, 1), replace=True)

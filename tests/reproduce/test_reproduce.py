@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.evaluate.rows import read_header, read_rows
 from holdfast.evaluate.scores import ars_difference, score_suite
 from holdfast.reproduce import make_cells, open_reproduction, read_plan, reproduce_job, write_page
 from holdfast.reproduce.cells import read_targets, write_cells
 from holdfast.reproduce.run import missing_parts
+from holdfast.rows import read_header, read_rows
 from holdfast.training import held_out, load_data, parse
 
 PLAN = """

@@ -13,7 +13,6 @@ from holdfast.attacks import OBJECTIVES
 from holdfast.attacks.objectives.es import EmbeddingShift
 from holdfast.attacks.objectives.gtm import GreedyMisrank, PublishedMisrank
 from holdfast.errors import DataError
-from holdfast.evaluate.rows import Rows
 from holdfast.evaluate.trials import MEASURES
 from holdfast.metrics import percentiles, resamples
 from holdfast.metrics.robustness import (
@@ -25,6 +24,7 @@ from holdfast.metrics.robustness import (
     ers,
     resisted_trials,
 )
+from holdfast.rows import Rows
 
 Column = NDArray[Any]
 Interval = tuple[float, float]

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.evaluate.rows import Rows
 from holdfast.metrics import bootstrap
+from holdfast.rows import Rows
 
 Vectors = NDArray[np.float64]
 RULES = ("paper", "ball", "half-space", "cdf", "votes", "item")

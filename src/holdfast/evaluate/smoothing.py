@@ -28,13 +28,13 @@ from holdfast.certify.smoothing.radius import printed_radius, vote_radius
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import draw_or_all, ordered_ks
-from holdfast.evaluate.folder import ROWS, SMOOTHED, Block, Task
-from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.folder import SMOOTHED, Block, Task
 from holdfast.evaluate.smoothed_tables import AttackLine, Line, rules_of, smoothed_tables
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.gallery.smoothed import smoothed
 from holdfast.models import Embedder, Foreign, to_unit
 from holdfast.models.smoothed import Smoothed
+from holdfast.rows import ROWS, Rows, read_rows
 
 Vectors = NDArray[np.float64]
 FORMS: tuple[Form, ...] = ("cdf", "half-space", "ball")

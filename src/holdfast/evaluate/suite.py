@@ -18,8 +18,7 @@ from holdfast.errors import ConfigError, unknown_name
 from holdfast.evaluate.attacked import Scene, late, probe, set_scene
 from holdfast.evaluate.cases import Cases, worst_of
 from holdfast.evaluate.draw import draw_or_all
-from holdfast.evaluate.folder import ROWS, SUITE, Block, Task
-from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.folder import SUITE, Block, Task
 from holdfast.evaluate.scores import SuiteScores, score_suite
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.evaluate.trials import (
@@ -30,8 +29,9 @@ from holdfast.evaluate.trials import (
     measure,
     target_ids,
 )
-from holdfast.evaluate.validity import Finding, check_rows
+from holdfast.evaluate.validity import check_rows
 from holdfast.models import AnyEmbedder, Embedder
+from holdfast.rows import ROWS, Finding, Rows, read_rows
 from holdfast.threat import Threat
 
 BLOCK = 100

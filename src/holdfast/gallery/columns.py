@@ -25,6 +25,7 @@ Rows = NDArray[Any]
 
 _BLOCK_BYTES = 1 << 19
 _DTYPES = ("<f4", "<f8")
+_BLOCK = "SELECT block, generation, checksum, max_norm, data FROM blocks WHERE kind = ?"
 
 
 @dataclass(frozen=True)
@@ -106,23 +107,6 @@ class Column:
         return zlib.crc32(data, zlib.crc32(f"{self.kind} {number} {max_norm!r}".encode()))
 
 
-def blocks(connection: sqlite3.Connection, column: Column, root: int | None) -> Iterator[Block]:
-    """All blocks of a column, in order; an error at the end if they are not those of `root`.
-
-    A file of before has no root (None).
-    """
-    found = connection.execute(
-        "SELECT block, generation, checksum, max_norm, data FROM blocks WHERE kind = ? ORDER BY block",
-        (column.kind,),
-    )
-    parts = []
-    for *said, data in found:
-        block = column.decode(Mark(*said), data)
-        parts.append(block.mark.part(column.kind))
-        yield block
-    _check_root(column, parts, root)
-
-
 def marks(connection: sqlite3.Connection, column: Column, root: int | None) -> list[Mark]:
     """What the file says of every block of a column, in order; refused if it is not what `root` says."""
     found = connection.execute(
@@ -134,13 +118,6 @@ def marks(connection: sqlite3.Connection, column: Column, root: int | None) -> l
     return marks
 
 
-def check_last(connection: sqlite3.Connection, column: Column, count: int) -> None:
-    """Refuse a column whose last block is not that of `count` rows, before there is room made for them."""
-    found = connection.execute("SELECT max(block) FROM blocks WHERE kind = ?", (column.kind,)).fetchone()
-    if (column.blocks_for(count) - 1 if count else None) != found[0]:
-        raise DamageError(f"{count} items, but the last block of column '{column.kind}' is {found[0]}")
-
-
 def _check_root(column: Column, parts: Sequence[int], root: int | None) -> None:
     if root is not None and root_of(parts) != root:
         raise DamageError(f"the blocks of column '{column.kind}' are not those of the last write")
@@ -148,12 +125,17 @@ def _check_root(column: Column, parts: Sequence[int], root: int | None) -> None:
 
 def read(connection: sqlite3.Connection, column: Column, mark: Mark) -> Block:
     """The block of a column that has this mark."""
-    found = _found(connection, column, mark.number)
+    return column.decode(mark, data(connection, column, mark))
+
+
+def data(connection: sqlite3.Connection, column: Column, mark: Mark) -> object:
+    """The stored bytes of the block that has this mark, not yet compared with its checksum."""
+    found = connection.execute(f"{_BLOCK} AND block = ?", (column.kind, mark.number)).fetchone()
     if found is None:
         raise DamageError(f"block {mark.number} of column '{column.kind}' is missing")
-    if found.mark != mark:
+    if Mark(*found[:-1]) != mark:
         raise DamageError(f"block {mark.number} of column '{column.kind}' is there in two states")
-    return found
+    return found[-1]
 
 
 def gather(
@@ -239,10 +221,7 @@ def _read(connection: sqlite3.Connection, column: Column, number: int) -> Rows:
 
 
 def _found(connection: sqlite3.Connection, column: Column, number: int) -> Block | None:
-    found = connection.execute(
-        "SELECT block, generation, checksum, max_norm, data FROM blocks WHERE kind = ? AND block = ?",
-        (column.kind, number),
-    ).fetchone()
+    found = connection.execute(f"{_BLOCK} AND block = ?", (column.kind, number)).fetchone()
     return None if found is None else column.decode(Mark(*found[:-1]), found[-1])
 
 

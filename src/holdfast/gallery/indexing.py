@@ -211,7 +211,8 @@ def _check_ids(wanted: Sequence[Item], known: dict[str, Item]) -> None:
         if old is not None and old.path != item.path and _exists(old.path, None):
             raise GalleryError(
                 f"the gallery has another '{item.id}' already, from {old.path}; "
-                "give the ids of this folder a prefix (--prefix NAME/)"
+                "give the ids of this folder a prefix",
+                option="prefix",
             )
 
 
@@ -257,7 +258,8 @@ def _check_share(leaving: dict[str, str], known: int, most: float) -> None:
     enough = math.ceil(100 * len(leaving) / known) / 100
     raise GalleryError(
         f"{len(leaving):,} of {known:,} images would leave the gallery (first: {first}: {reason}), more than "
-        f"{most:.0%}; nothing was removed: check that the disk is whole, then allow it (--max-removed {enough:g})"
+        f"{most:.0%}; nothing was removed: check that the disk is whole, then allow it",
+        option=f"max_removed {enough:g}",
     )
 
 
@@ -294,7 +296,8 @@ def _check_found(eps: float, lost: Sequence[str]) -> None:
     if lost:
         raise GalleryError(
             f"boxes for {named(eps)} need every image of the gallery; gone or changed since: {some(lost)}; "
-            "index their folder again, or remove them (--prune)"
+            "index their folder again, or remove them",
+            option="prune",
         )
 
 

@@ -32,17 +32,17 @@ def embedder_of(gallery: AnyGallery, model: Path | None = None) -> AnyEmbedder:
     path, info = gallery.path, gallery.info.embedder
     hint = info.location
     if model is None and hint is None:
-        raise GalleryError(f"{path} does not say where its embedder is; name it with --model")
+        raise GalleryError(f"{path} does not say where its embedder is; name it", option="model")
     if model is None and models.named_by_file(str(hint)):
         # Opening a gallery must not run a file that the gallery itself names.
-        raise GalleryError(f"{path} was made by {hint}; name it with --model")
+        raise GalleryError(f"{path} was made by {hint}; name it", option="model")
     try:
         embedder = models.find(model or str(hint), _spec(info))
     except ModelError as error:
         if model is not None:
             raise
         raise GalleryError(
-            f"the embedder of {path} is not where it was ({error}); name it with --model"
+            f"the embedder of {path} is not where it was ({error}); name it", option="model"
         ) from None
     embedder, how = as_stored(embedder, info), stored_smoothing(info)
     embedder = embedder if how is None else smoothed(embedder, how)

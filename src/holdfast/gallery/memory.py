@@ -5,19 +5,24 @@ from __future__ import annotations
 import copy
 import os
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
 from holdfast.gallery import columns
 from holdfast.gallery.cache import Cached
-from holdfast.gallery.columns import Block, Column, Mark
+from holdfast.gallery.columns import Column, Mark
 from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Floats, Slots
 
+A = TypeVar("A")
+B = TypeVar("B")
+
 _THREADS = 4
-_MANY = 64
+_MANY = 32
 """Blocks from which on comparing checksums is worth threads."""
 
 
@@ -70,26 +75,16 @@ class Memory:
         """Bring memory to the state of the file, whose meta says `count`, `generation` and the column's `root`."""
         if generation == self._generation:
             return
-        column, found = self._column, 0
-        columns.check_last(connection, column, count)
+        column = self._column
+        marks = columns.marks(connection, column, root)
+        wanted = column.blocks_for(count)
+        if len(marks) != wanted or any(mark.number != number for number, mark in enumerate(marks)):
+            raise DamageError(
+                f"{count} items, but column '{column.kind}' has {len(marks)} of {wanted} blocks"
+            )
         if count > len(self._rows):
             self._grow(count)
-        if self._generation < 0 and self._cached is None:
-            blocks = columns.blocks(connection, column, root)
-        else:
-            marks = columns.marks(connection, column, root)
-            found, blocks = len(marks), self._differing(connection, marks, count)
-        for block in blocks:
-            start, stop = self._place(block.number, count)
-            if len(block.rows) != stop - start or start >= count:
-                raise DamageError(
-                    f"{count} items, but column '{column.kind}' has rows {start} to {start + len(block.rows)}"
-                )
-            self._put(block, start, stop)
-            found = max(found, block.number + 1)
-        wanted = column.blocks_for(count)
-        if found != wanted or any(number not in self._known for number in range(wanted)):
-            raise DamageError(f"{count} items, but column '{column.kind}' has {found} of {wanted} blocks")
+        self._read(connection, self._differing(marks), count)
         self._pending = {n: mark for n, mark in self._pending.items() if n < wanted}
         self._known = {n: mark for n, mark in self._known.items() if n < wanted}
         self._count, self._generation = count, generation
@@ -105,19 +100,16 @@ class Memory:
         if slots is not None:
             wanted &= set(np.unique(slots // self._column.block_rows).tolist())
         marks = [self._pending[number] for number in sorted(wanted)]
-        for mark, sound in zip(marks, self._sound(marks), strict=True):
-            if not sound:
-                block = columns.read(connection, self._column, mark)
-                start, stop = self._place(mark.number, self._count)
-                if len(block.rows) != stop - start:
-                    raise DamageError(f"block {mark.number} of column '{self._column.kind}' is too short")
-                self._put(block, start, stop)
+        sound = in_threads(self._sound, marks)
+        self._read(
+            connection, [mark for mark, right in zip(marks, sound, strict=True) if not right], self._count
+        )
+        for mark in marks:
             self._pending.pop(mark.number, None)
 
-    def _differing(self, connection: sqlite3.Connection, marks: list[Mark], count: int) -> Iterator[Block]:
+    def _differing(self, marks: list[Mark]) -> list[Mark]:
         """The blocks that are not in memory as the gallery has them; those that only the cache has become pending."""
-        if [mark.number for mark in marks] != list(range(self._column.blocks_for(count))):
-            raise DamageError(f"{count} items, but column '{self._column.kind}' has {len(marks)} blocks")
+        differing = []
         for mark in marks:
             if self._known.get(mark.number) == mark:
                 continue
@@ -125,33 +117,41 @@ class Memory:
                 self._pending[mark.number] = self._known[mark.number] = mark
                 self._norms[mark.number] = mark.max_norm
             else:
-                yield columns.read(connection, self._column, mark)
+                differing.append(mark)
+        return differing
 
-    def _sound(self, marks: list[Mark]) -> list[bool]:
-        """For each of these blocks whether its rows match its checksum."""
+    def _read(self, connection: sqlite3.Connection, marks: list[Mark], count: int) -> None:
+        """Bring these blocks of the gallery to memory: one is read while others are compared with their checksums."""
+        if marks and self._shared:
+            self._separate()
+        column, one_at_a_time = self._column, threading.Lock()
 
-        def sound(mark: Mark) -> bool:
-            start, stop = self._place(mark.number, self._count)
-            return self._column.matches(mark, self._rows[start:stop])
+        def read(mark: Mark) -> None:
+            with one_at_a_time:
+                data = columns.data(connection, column, mark)
+            rows = column.decode(mark, data).rows
+            start, stop = self._place(mark.number, count)
+            if len(rows) != stop - start:
+                raise DamageError(
+                    f"{count} items, but column '{column.kind}' has rows {start} to {start + len(rows)}"
+                )
+            self._rows[start:stop] = rows
+            self._norms[mark.number] = mark.max_norm
+            self._known[mark.number] = mark
+            self._own.add(mark.number)
+            self._pending.pop(mark.number, None)
 
-        if len(marks) < _MANY:
-            return [sound(mark) for mark in marks]
-        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-            return list(pool.map(sound, marks))
+        in_threads(read, marks)
+
+    def _sound(self, mark: Mark) -> bool:
+        """Whether the rows of a block in memory match its checksum."""
+        start, stop = self._place(mark.number, self._count)
+        return self._column.matches(mark, self._rows[start:stop])
 
     def _place(self, number: int, count: int) -> tuple[int, int]:
         """The rows of a block: from the first to before the last."""
         start = number * self._column.block_rows
         return start, max(start, min(start + self._column.block_rows, count))
-
-    def _put(self, block: Block, start: int, stop: int) -> None:
-        if self._shared:
-            self._separate()
-        self._rows[start:stop] = block.rows
-        self._norms[block.number] = block.max_norm
-        self._known[block.number] = block.mark
-        self._own.add(block.number)
-        self._pending.pop(block.number, None)
 
     def _separate(self) -> None:
         """Rows that no other memory shows; of a mapping only those that are not as in the cache are copied."""
@@ -176,3 +176,12 @@ class Memory:
         norms[: len(self._norms)] = self._norms
         self._rows, self._norms = rows, norms
         self._shared = self.mapped = False
+
+
+def in_threads(work: Callable[[A], B], pieces: Sequence[A]) -> list[B]:
+    """`work` done on every piece, by several threads where there are many: CRC-32 and copies run side by side."""
+    threads = min(_THREADS, os.cpu_count() or 1)
+    if threads == 1 or len(pieces) < _MANY:
+        return [work(piece) for piece in pieces]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, pieces))

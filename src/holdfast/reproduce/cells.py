@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError
-from holdfast.evaluate.rows import read_header, read_rows
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.reproduce.plan import THREATS, Job, Plan, SuiteAttack
 from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
 from holdfast.reproduce.smoothed import smoothed_cells
 from holdfast.reproduce.suites import CLEAN, RETRIEVAL_ROWS, Value, mean_value, suite_rows, suite_values
+from holdfast.rows import read_header, read_rows
 
 CELLS = "cells.json"
 METRICS = {

@@ -11,7 +11,6 @@ from typing import Any
 
 from scipy.stats import t
 
-from holdfast.evaluate.rows import read_rows
 from holdfast.evaluate.scores import MENDED, ars_difference
 from holdfast.files import atomic_write
 from holdfast.metrics.robustness import ERS_PARTS
@@ -20,6 +19,7 @@ from holdfast.reproduce.plan import Plan, SuiteAttack
 from holdfast.reproduce.run import RUN, rows_folder
 from holdfast.reproduce.smoothed import LIKE, smoothed_part
 from holdfast.reproduce.suites import CLEAN, LOG_ROWS, suite_rows
+from holdfast.rows import read_rows
 from holdfast.training.log import read_log
 
 PAGE = "results.md"

@@ -12,13 +12,12 @@ from holdfast.attacks import Settings
 from holdfast.errors import ConfigError
 from holdfast.evaluate.certify import certify
 from holdfast.evaluate.er_recall import er_recall
-from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import config_hash, read_header
 from holdfast.files import atomic_write
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.plan import Job, Plan
 from holdfast.reproduce.smoothed import run_smoothed, smoothed_is_done
 from holdfast.reproduce.suites import run_suite, suite_is_done
+from holdfast.rows import ROWS, config_hash, read_header
 from holdfast.training import held_out, load_data, merge, parse, read_config, train
 from holdfast.training.config import differences
 

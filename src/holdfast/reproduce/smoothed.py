@@ -15,13 +15,12 @@ from holdfast import data, models
 from holdfast.certify.smoothing.confidence import printed_slack
 from holdfast.certify.smoothing.radius import printed_radius
 from holdfast.errors import ConfigError
-from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import Rows, read_header, read_rows
 from holdfast.evaluate.smoothed_tables import Line, radii_of, smoothed_tables
 from holdfast.evaluate.smoothing import certify_smoothed
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import Job, Plan, SmoothPlan
+from holdfast.rows import ROWS, Rows, read_header, read_rows
 
 LIKE = "smoothed"
 """What stands for the threat in a cell of a smoothed search; its eps is the noise."""

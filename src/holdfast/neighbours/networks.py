@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
-from holdfast.certify.perceptron import crown_radii, smoothing_radii
-from holdfast.data.features import Features
-from holdfast.errors import ConfigError
-from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
-from holdfast.evaluate.vectors import pending
-from holdfast.files import exclusive
 from holdfast.models.metric import scale_of
+from holdfast.neighbours.features import Features
+from holdfast.neighbours.perceptron import crown_radii, layers_of, smoothing_radii, train_perceptron
 from holdfast.progress import bar
-from holdfast.provenance import commit, versions
 from holdfast.randomness import generator
-from holdfast.training.metrics.perceptron import layers_of, train_perceptron
+from holdfast.rows import ROWS, Rows, is_finished, pending, read_rows, writing
 
 KIND = "certified network on features"
 BLOCK = 50
@@ -59,9 +53,7 @@ def certify_perceptron(
         "features": features.digest,
         "scale": scale,
     }
-    if (out / ROWS).exists():
-        if read_header(out / ROWS)["hash"] != config_hash(config):
-            raise ConfigError(f"{out} holds the rows of another network or setting; remove it to begin anew")
+    if is_finished(out, config):
         return read_rows(out / ROWS)
     low, span = scale_of(features.train) if scale else (0.0, 1.0)
     chosen = np.random.default_rng(0).permutation(len(features.test))[:points]
@@ -76,10 +68,8 @@ def certify_perceptron(
     asked = torch.from_numpy((features.test[chosen] - low) / span)
     kinds = torch.from_numpy(features.test_labels[chosen])
     most = float(np.linalg.norm(np.ptp((features.train - low) / span, axis=0)))
-    header: dict[str, Any] = {"config": config, "hash": config_hash(config), "seed": seed, "n": len(chosen)}
-    header |= {"versions": versions(), "commit": commit()}
-    with exclusive(out, KIND):
-        writer = RowWriter(out / ROWS, header, {"point": "int", "label": "int", "lower": "float"})
+    columns = {"point": "int", "label": "int", "lower": "float"}
+    with writing(out, config, columns, n=len(chosen)) as writer:
         with bar("certifying", len(chosen), writer.done) as advance, torch.no_grad():
             for _, span_ in pending([(None, len(chosen), BLOCK)], writer.done):
                 rows = slice(span_.start, span_.stop)

@@ -1,4 +1,4 @@
-"""The learners by name: ours, and the baselines of the paper through metric-learn (an optional part)."""
+"""Learners of metrics by name: ARML, and the paper's baselines through metric-learn (an optional part)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ConfigError, DataError, MissingExtraError, unknown_name
 from holdfast.models.metric import Metric, scale_of
-from holdfast.training.metrics.arml import ARML
+from holdfast.neighbours.arml import ARML
+from holdfast.neighbours.features import Features
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Learner = Callable[..., Array]
 SPAN = 1e-9
-"""Directions with less of the vectors in them, relative to the one with the most, are none."""
+"""Directions in which the vectors vary by less than this share of their widest one are left out."""
 
 
 def euclidean(vectors: Array, labels: Labels, seed: int) -> Array:
-    """No learning at all."""
+    """The Euclidean distance: nothing is learned."""
     return np.eye(vectors.shape[1])
 
 
 def arml(vectors: Array, labels: Labels, seed: int, **options: Any) -> Array:
-    """`holdfast.training.metrics.ARML`."""
+    """`holdfast.neighbours.ARML`."""
     return np.asarray(ARML(random_state=seed, **options).fit(vectors, labels).components_)
 
 
@@ -45,9 +46,9 @@ def _from_metric_learn(name: str) -> Learner:
 
 
 def _in_span(learner: Learner) -> Learner:
-    """The learner on coordinates of the span of the vectors' differences: LFDA divides by scatter, which is 0 outside.
+    """Run the learner in the span of the vectors' differences; the metric ignores all other directions.
 
-    What the vectors have no part in is not measured by the metric either.
+    LFDA divides by scatter, which is 0 outside that span.
     """
 
     def learn(vectors: Array, labels: Labels, seed: int, **options: Any) -> Array:
@@ -65,7 +66,7 @@ def _seeded(kind: Any, seed: int) -> dict[str, Any]:
 
 
 def _translate(module: Any) -> None:
-    """metric-learn 0.7 calls scikit-learn's checks by a keyword that scikit-learn 1.8 knows by its new name only."""
+    """Let metric-learn 0.7 use a keyword of scikit-learn's checks that scikit-learn 1.8 has renamed."""
     for name in ("check_array", "check_X_y"):
         check = getattr(module, name)
         if "force_all_finite" not in inspect.signature(check).parameters and not hasattr(check, "translated"):
@@ -80,7 +81,7 @@ def _translate(module: Any) -> None:
 
 
 def _settings(method: str) -> set[str] | None:
-    """The settings that a method takes, where they are ours to know."""
+    """The settings that a method takes; None for the learners of metric-learn, which check their own."""
     if method == "euclidean":
         return set()
     return set(ARML().get_params()) - {"random_state"} if method == "arml" else None
@@ -136,3 +137,12 @@ def learn(
         )
     about = {"method": method, "seed": seed, "options": options, "vectors": len(flat)}
     return Metric(np.atleast_2d(transform).astype(np.float64), low, span, about)
+
+
+def learn_from(features: Features, method: str = "arml", *, seed: int = 0, **options: Any) -> Metric:
+    """A metric learned from the training part of a file of features; it remembers the file and its embedder."""
+    made = learn(features.train, features.train_labels, method, seed=seed, **options)
+    made.about.update(features=str(features.path), digest=features.digest, split_seed=seed)
+    if features.embedder is not None:
+        made.about["embedder"] = features.embedder
+    return made

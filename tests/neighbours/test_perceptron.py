@@ -7,8 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.certify.perceptron import crown_radii, least_margins, smoothing_radii
-from holdfast.training.metrics.perceptron import layers_of, train_perceptron
+from holdfast.neighbours.perceptron import (
+    crown_radii,
+    layers_of,
+    least_margins,
+    smoothing_radii,
+    train_perceptron,
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Labelled feature vectors from an .npz file, for metric learning."""
+"""Labelled feature vectors for metric learning: from an .npz file, from images, and from a model's embeddings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.data.imageset import Dataset
-from holdfast.data.splits import hold_out
+from holdfast.data import Dataset, ImageSet, hold_out
 from holdfast.errors import DataError
-from holdfast.files import sha256_file
+from holdfast.files import atomic_path, refuse_other, sha256_file
+from holdfast.models import AnyEmbedder
+from holdfast.models.smoothed import at_once
+from holdfast.progress import bar
 
+CHUNK = 512
 TEST_SHARE = 0.25
 
 
@@ -94,6 +97,48 @@ def image_features(images: Dataset, count: int | None = None, seed: int = 0) -> 
     labels = [np.asarray(part.labels, dtype=np.int64) for part in parts]
     train, test = (part / 255.0 for part in pixels)
     return Features(Path(images.name), digest, train, labels[0], test, labels[1], images.train.classes)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """How many vectors were written to learn from and to test on (0: the file is to be divided)."""
+
+    train: int
+    test: int
+
+
+def export_features(embedder: AnyEmbedder, dataset: Dataset, out: Path) -> Exported:
+    """Write a model's vectors of a data set as features, with the embedder's fingerprint.
+
+    X_train, y_train, X_test, y_test. Where the test part has other classes, which no neighbour could name: X and y of
+    the training part alone.
+    """
+    refuse_other(out, b"PK", "file of features")
+    parts = {"train": dataset.train, "test": dataset.test}
+    if dataset.train.labels is None or dataset.test.labels is None:
+        raise DataError(f"{dataset.name} has no labels, so no metric can be learned from it")
+    if not len(dataset.train):
+        raise DataError(f"{dataset.name} has no training images to learn a metric from")
+    names = {name: np.asarray(part.classes)[part.labels] for name, part in parts.items()}
+    shared = bool(np.isin(names["test"], names["train"]).any())
+    arrays: dict[str, NDArray[Any]] = {"embedder": np.array(embedder.fingerprint())}
+    for name in ("train", "test") if shared else ("train",):
+        suffix = f"_{name}" if shared else ""
+        arrays |= {f"X{suffix}": _embedded(embedder, parts[name]), f"y{suffix}": names[name]}
+    with atomic_path(out) as temporary, open(temporary, "wb") as handle:
+        np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
+    return Exported(len(dataset.train), len(dataset.test) if shared else 0)
+
+
+def _embedded(embedder: AnyEmbedder, images: ImageSet) -> NDArray[np.float32]:
+    size = at_once(embedder, CHUNK)
+    found = []
+    with bar("embedding", len(images)) as advance:
+        for first in range(0, len(images), size):
+            chunk = np.arange(first, min(first + size, len(images)))
+            found.append(embedder.embed(images.take(chunk)).numpy())
+            advance(len(chunk))
+    return np.concatenate(found)
 
 
 def _coded(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:

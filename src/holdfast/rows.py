@@ -15,17 +15,22 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.errors import DataError, RunError
-from holdfast.files import atomic_write, storage_error
+from holdfast.errors import ConfigError, DataError, RunError
+from holdfast.files import atomic_write, exclusive, storage_error
+from holdfast.provenance import commit, versions
+
+ROWS = "rows.csv.gz"
+SUMMARY = "summary.json"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,17 @@ class Rows:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that speaks against some rows. An error means that a number is wrong, whichever it is."""
+
+    level: Literal["warning", "error"]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.level.upper()}: {self.text}"
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -85,7 +101,9 @@ class RowWriter:
             return False
         header, records = _split(text)
         if header["hash"] != self._header["hash"]:
-            raise RunError(f"{self._part} is from another evaluation; remove it or choose another --out")
+            raise RunError(
+                f"{self._part} is from another evaluation; remove it, or choose another folder", option="out"
+            )
         if any(header.get(key) != self._header.get(key) for key in ("versions", "commit")):
             return False  # Rows of one file come from one version of the code.
         os.truncate(self._part, end)
@@ -101,6 +119,33 @@ class RowWriter:
         buffer = io.StringIO()
         csv.writer(buffer, lineterminator="\n").writerow(values)
         return buffer.getvalue()
+
+
+def is_finished(folder: Path, *configs: Mapping[str, Any]) -> bool:
+    """Whether the rows of one of these configs are in the folder, all of them; rows of another config are an error."""
+    rows = folder / ROWS
+    if not rows.exists():
+        return False
+    if read_header(rows)["hash"] not in map(config_hash, configs):
+        raise ConfigError(
+            f"{folder} holds the rows of another model or setting; choose another folder, or remove it",
+            option="out",
+        )
+    return True
+
+
+@contextmanager
+def writing(
+    folder: Path, config: Mapping[str, Any], columns: Mapping[str, str], **about: Any
+) -> Iterator[RowWriter]:
+    """A writer for rows in the folder that no other process shares; their header says all that made them.
+
+    `config` has the `kind` of the rows and the `seed`.
+    """
+    header = {"config": config, "hash": config_hash(config), "seed": config["seed"], **about}
+    header |= {"versions": versions(), "commit": commit()}
+    with exclusive(folder, config["kind"]):
+        yield RowWriter(folder / ROWS, header, columns)
 
 
 def read_rows(path: Path) -> Rows:
@@ -176,3 +221,17 @@ def _whole_members(path: Path) -> tuple[str, int]:
                 pieces += piece
                 stream, piece = zlib.decompressobj(wbits=31), []
     return b"".join(pieces).decode(), end
+
+
+def pending(parts: Iterable[tuple[T, int, int]], done: int) -> Iterator[tuple[T, range]]:
+    """The blocks of rows that are not done yet, for parts of (what, how many rows, rows in a block).
+
+    What is in a block depends on its place alone, so that a resumed run makes the same rows.
+    """
+    start = 0
+    for what, rows, size in parts:
+        for first in range(0, rows, size):
+            block = range(first, min(first + size, rows))
+            if start >= done:
+                yield what, block
+            start += len(block)

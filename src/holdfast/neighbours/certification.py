@@ -1,14 +1,14 @@
-"""Certified and attacked nearest neighbours of feature vectors: two radii for every test point, as rows; resumable.
+"""Certify and attack the nearest neighbours of feature vectors: two radii for every test point, as resumable rows.
 
-No move shorter than a row's `lower` makes its class lose the majority of K; a move of length `attacked` was found after
-which another class has as many votes, and is kept beside the rows.
+No move shorter than a row's `lower` makes its class lose the majority of K. After a move of length `attacked` another
+class has as many votes; that move is kept beside the rows.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.attacks.neighbours import smallest_move
 from holdfast.bounds.neighbours import Array, Neighbours, votes_needed
 from holdfast.bounds.projection import Limits
 from holdfast.certify.mahalanobis import exact_radius, knn_radius
-from holdfast.data.features import Features
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluate.folder import ROWS, SUMMARY
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
-from holdfast.evaluate.validity import Finding
-from holdfast.evaluate.vectors import pending
-from holdfast.files import atomic_path, atomic_write, exclusive, storage_error
+from holdfast.files import atomic_path, atomic_write, storage_error
 from holdfast.metrics import bootstrap
 from holdfast.models.metric import Metric
+from holdfast.neighbours.features import Features, load_features
+from holdfast.neighbours.moves import smallest_move
 from holdfast.progress import bar
-from holdfast.provenance import commit, versions
+from holdfast.rows import ROWS, SUMMARY, Finding, Rows, config_hash, is_finished, pending, read_rows, writing
 
 KIND = "certified neighbours"
 BLOCK = 20
 SHARES = (0.25, 0.5, 0.75)
 FARTHEST = float(np.finfo(np.float64).max)
-"""What stands for infinity in a row: nothing can go wrong."""
+"""Stands for infinity in a row: no move makes the class lose."""
 MOVES = "moves.npz"
 """The moves that were found, in scaled features: `point` (row of the test part), `label`, `move`."""
 
@@ -78,11 +74,10 @@ def certify_metric(
 ) -> CertifiedNeighbours:
     """How far each test point may move, in scaled features and ℓ2, with its K-NN class the same.
 
-    Points that are drawn at random; with `exact` (K = 1) each has a lower bound by duality and a move that flips
-    it. With `attack` a short move that makes the vote wrong is sought for each, for any K. `box` says that scaled
-    features lie in [low, high] whoever alters them: attacks and the exact answer stay inside, the bound for K > 1
-    holds there as everywhere. A point that is outside itself has the box stretched to where it is. The certificate
-    is about feature vectors.
+    The points are drawn at random. With `exact` (K = 1) each has a lower bound by duality and a move that flips it.
+    With `attack` a short move that makes the vote wrong is sought for each, for any K. `box` says that an attacker
+    keeps scaled features in [low, high]: attacks and the exact answer stay inside. For a point outside, the box is
+    stretched to where it is. The certificate is about feature vectors, not about the pixels they may come from.
     """
     if box is not None and not -np.inf < box[0] < box[1] < np.inf:
         raise ConfigError(f"a box is LOW,HIGH with LOW below HIGH, not {box[0]:g},{box[1]:g}")
@@ -92,7 +87,7 @@ def certify_metric(
     if not all(0 <= radius < np.inf for radius in radii):
         raise ConfigError("a radius is 0 or more")
     if exact and k != 1:
-        raise ConfigError(f"exact answers are there for K = 1, not {k}; leave --exact out")
+        raise ConfigError(f"exact answers are there for K = 1, not {k}", option="exact")
     counts = np.bincount(features.train_labels)
     if k > 1 and (counts[counts > 0] == 1).any():
         raise ConfigError(
@@ -116,23 +111,10 @@ def certify_metric(
         "attack": attack,
         "box": None if box is None else list(box),
     }
-    if (folder / ROWS).exists():
-        if read_header(folder / ROWS)["hash"] != config_hash(config):
-            raise ConfigError(
-                f"{folder} holds a certification of another metric or setting; choose another --out"
-            )
+    if is_finished(folder, config):
         return read_neighbours(folder, radii)
     known = Neighbours(metric.scaled(features.train), features.train_labels, metric.transform)
     asked = metric.scaled(features.test[chosen])
-    header = {
-        "config": config,
-        "hash": config_hash(config),
-        "seed": seed,
-        "n": len(chosen),
-        "classes": list(features.classes),
-        "versions": versions(),
-        "commit": commit(),
-    }
     columns = {
         "point": "int",
         "label": "int",
@@ -141,8 +123,7 @@ def certify_metric(
         "attacked": "float",
         "solved": "int",
     }
-    with exclusive(folder, KIND):
-        writer = RowWriter(folder / ROWS, header, columns)
+    with writing(folder, config, columns, n=len(chosen), classes=list(features.classes)) as writer:
         moves = _Moves(folder, metric.features, writer.done)
         with bar("certifying", len(chosen), writer.done) as advance:
             for _, span in pending([(None, len(chosen), BLOCK)], writer.done):
@@ -165,6 +146,53 @@ def certify_metric(
         writer.finish()
         moves.drop()
     return read_neighbours(folder, radii)
+
+
+def certify_learned(
+    metric: Path,
+    features: Path | None = None,
+    out: Path | None = None,
+    *,
+    k: int = 1,
+    exact: bool = False,
+    points: int = 1000,
+    seed: int = 0,
+    radii: Sequence[float] = (),
+    attack: bool = True,
+    box: tuple[float, float] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> CertifiedNeighbours:
+    """Certify the metric in a file by the features it was learned from.
+
+    `features` says where they are, if they have moved since; `out` is a folder beside the metric if left out. `say`
+    gets a line about test points outside the box.
+    """
+    made = Metric.load(metric)
+    found = load_features(features or Path(made.about.get("features", "")), made.about.get("split_seed", 0))
+    if made.about.get("digest") not in (None, found.digest):
+        raise DataError(
+            f"{found.path} is not what {metric} was learned from; its certificates would be of another metric"
+        )
+    marks = [f"k{k}", *["exact"] * exact, *["plain"] * (not attack)]
+    if box is not None:
+        marks.append(f"box{box[0]:g},{box[1]:g}")
+        scaled = made.scaled(found.test)
+        if outside := int(((scaled < box[0]) | (scaled > box[1])).any(1).sum()):
+            say(
+                f"{outside:,} of {len(scaled):,} test points are outside the box; theirs is stretched to where they are"
+            )
+    return certify_metric(
+        made,
+        found,
+        out or metric.with_name("-".join([metric.name, *marks, f"p{points}", f"s{seed}"])),
+        k=k,
+        exact=exact,
+        points=points,
+        seed=seed,
+        radii=radii,
+        attack=attack,
+        box=box,
+    )
 
 
 def _examined(
@@ -196,7 +224,7 @@ def _examined(
 
 
 class _Moves:
-    """The moves of the rows so far, in a file beside them, so that a stopped run keeps them."""
+    """Keeps the moves of the rows written so far in a file beside them, for a run that is stopped."""
 
     def __init__(self, folder: Path, features: int, done: int) -> None:
         self._part, self._path, self._features = folder / "moves.part", folder / MOVES, features

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.attacks.neighbours import smallest_move, smallest_moves
 from holdfast.bounds.neighbours import Neighbours, outvoted
 from holdfast.bounds.projection import Limits
 from holdfast.certify.mahalanobis import exact_radius, knn_radius
+from holdfast.neighbours.moves import smallest_move, smallest_moves
 
 
 def problem(seed, dim=4, n=40, classes=3, rank=None):

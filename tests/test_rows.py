@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import DataError, RunError
-from holdfast.evaluate.rows import RowWriter, config_hash, read_rows
+from holdfast.rows import RowWriter, config_hash, read_rows
 
 COLUMNS = {"query": "str", "rank": "int", "score": "float", "hits": "list"}
 HEADER = {"hash": "abc", "seed": 0}

@@ -9,8 +9,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from holdfast.certify.mahalanobis import Neighbours, knn_radii, knn_radius
 from holdfast.errors import ConfigError, DataError
-from holdfast.training.metrics import ARML, METHODS, learn
-from holdfast.training.metrics.arml import critical, margins, nearest_of_each
+from holdfast.neighbours import ARML, METHODS, learn
+from holdfast.neighbours.arml import critical, margins, nearest_of_each
 
 
 def noisy_features(seed=0, n=240, classes=3):
@@ -38,7 +38,7 @@ def test_the_margin_is_the_formula():
 
 
 def test_neighbours_are_the_nearest_of_each_kind(monkeypatch):
-    from holdfast.training.metrics import arml
+    from holdfast.neighbours import arml
 
     random = np.random.default_rng(1)
     z, kinds = torch.from_numpy(random.normal(size=(30, 3))), torch.from_numpy(random.integers(0, 3, 30))
@@ -70,7 +70,7 @@ def test_the_critical_pair_is_the_one_that_the_certificate_names():
 
 
 def test_a_stopped_fit_goes_on(tmp_path, monkeypatch):
-    from holdfast.training.metrics import arml
+    from holdfast.neighbours import arml
 
     vectors, labels = noisy_features()
     how = {"iterations": 12, "refresh": 3, "patience": 9}
