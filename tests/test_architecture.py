@@ -15,6 +15,7 @@ SHARED = {
     "errors",
     "spec",
     "files",
+    "goals",
     "progress",
     "rows",
     "provenance",

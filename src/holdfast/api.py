@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.attacks import PRINTED_STEPS, Settings
 from holdfast.attacks.noisy import COPIES, STEPS
 from holdfast.attacks.objectives.er_recall import SOURCES
 from holdfast.certify.smoothing import Smoothing, check_samples, parse_smoothing
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, ModelError
-from holdfast.evaluate.attacked import PRINTED_STEPS, Settings
 from holdfast.evaluate.certify import Certification
 from holdfast.evaluate.certify import certify as certify_ranks
 from holdfast.evaluate.curve import Curve, certified_curve

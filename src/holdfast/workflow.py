@@ -7,9 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from holdfast.certify.smoothing import Smoothing
-from holdfast.data import Labels
-from holdfast.errors import GalleryError, HoldfastError, RunError, StorageError
+from holdfast.data import Labels, read_alterable
+from holdfast.errors import DataError, GalleryError, HoldfastError, RunError, StorageError
 from holdfast.gallery import (
     AnyGallery,
     Gallery,
@@ -18,6 +21,7 @@ from holdfast.gallery import (
     gallery_exists,
     open_gallery,
 )
+from holdfast.gallery.attacking import AttackedPicture, attack_picture
 from holdfast.gallery.indexing import MAX_REMOVED, Indexed, as_stored, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.searching import search
@@ -28,6 +32,7 @@ from holdfast.models.folded import stored
 from holdfast.models.metric import Metric
 from holdfast.models.smoothed import with_rounding
 from holdfast.spec import Resample
+from holdfast.threat import Threat
 from holdfast.training import Run, merge, parse, under
 from holdfast.training import train as run_training
 
@@ -223,3 +228,27 @@ def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
             option="smooth",
         )
     return stored
+
+
+def attack(
+    gallery: AnyGallery,
+    embedder: AnyEmbedder,
+    image: str | Path | NDArray[np.uint8],
+    goal: str = "push-out",
+    threat: str | Threat = "linf:8/255",
+    k: int = 10,
+    **options: Any,
+) -> AttackedPicture:
+    """Alter a picture within `threat` so that its search goes wrong: `attack(…).save("altered.png")`.
+
+    `goal` is one of `holdfast.goals`. `options` are those of `holdfast.gallery.attacking.attack_picture`.
+    """
+    if isinstance(threat, str):
+        threat = Threat.parse(threat)
+    pixels = read_alterable(image, embedder.spec) if isinstance(image, (str, Path)) else np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3:
+        raise DataError(
+            f"a picture to alter is C x H x W in 8 bits, not {pixels.dtype} of {pixels.ndim} sides"
+        )
+    with gallery.snapshot():
+        return attack_picture(gallery, embedder, pixels, goal=goal, threat=threat, k=k, **options)

@@ -312,7 +312,7 @@ def test_less_than_a_level_is_said_to_be_nothing(place, gallery, tmp_path):
                 photo,
                 "--model",
                 model,
-                "--want",
+                "--goal",
                 "misrank",
                 "--threat",
                 threat,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import data, models
+from holdfast.attacks import PAPER, Settings
 from holdfast.errors import ConfigError
-from holdfast.evaluate.attacked import PAPER, Settings
 from holdfast.evaluate.certify import certify
 from holdfast.evaluate.er_recall import er_recall
 from holdfast.files import atomic_write

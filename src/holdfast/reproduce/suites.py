@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from holdfast import data, models
+from holdfast.attacks import PUBLISHED, Settings
 from holdfast.errors import ConfigError
 from holdfast.evaluate import evaluate
-from holdfast.evaluate.attacked import PUBLISHED, Settings
 from holdfast.evaluate.scores import Estimate, score_suite
 from holdfast.evaluate.suite import attack_suite
 from holdfast.files import atomic_write

@@ -70,12 +70,6 @@ class Traits:
     attackable: bool
 
 
-class _Pinned(threading.local):
-    """The gallery of which the current thread reads one state."""
-
-    gallery: AnyGallery | None = None
-
-
 class Served:
     """One gallery with its embedder. Threads may share it."""
 
@@ -87,7 +81,6 @@ class Served:
                 "change it with 'holdfast index'"
             )
         self._lock = threading.Lock()
-        self._pinned = _Pinned()
         self._failed: tuple[float, GalleryError] | None = None
         self._file = _file(where)
         self._gallery = open_gallery(where, readonly=not writable)
@@ -130,23 +123,19 @@ class Served:
         except StorageError as error:
             raise StorageError(self.without_paths(str(error))) from error
 
-    def together(self, work: Callable[[], T]) -> T:
-        """What `work` gives, where all that it asks in this thread is asked of one state of the gallery.
+    def held(self, work: Callable[[AnyGallery], T]) -> T:
+        """As `use`, where all that `work` reads is of one state of the gallery.
 
-        Not so in Milvus, which would answer nobody else meanwhile: there compare the generations.
+        Not so in Milvus, which would answer nobody else meanwhile: there `work` compares the generations.
         """
         if is_milvus(self.where):
-            return work()
+            return self.use(work)
 
-        def pinned(gallery: AnyGallery) -> T:
+        def one_state(gallery: AnyGallery) -> T:
             with gallery.snapshot():
-                self._pinned.gallery = gallery
-                try:
-                    return work()
-                finally:
-                    self._pinned.gallery = None
+                return work(gallery)
 
-        return self.use(pinned)
+        return self.use(one_state)
 
     def without_paths(self, text: str) -> str:
         """The text with the gallery's name in place of where it, or what lies beside it, is."""
@@ -263,8 +252,6 @@ class Served:
         return self.provers.prover(asked, options, self.known).cost(asked, options, self.known).is_expensive
 
     def _used(self, work: Callable[[AnyGallery], T]) -> T:
-        if self._pinned.gallery is not None:
-            return work(self._pinned.gallery)
         gallery = self._current()
         try:
             return work(gallery)

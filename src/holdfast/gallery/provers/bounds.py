@@ -47,9 +47,6 @@ class Bounds(Prover):
     def lacks(cls, embedder: AnyEmbedder) -> str | None:
         return "a smoothed embedder has no bounds" if isinstance(embedder, Smoothed) else None
 
-    def __init__(self, embedder: AnyEmbedder) -> None:
-        self._embedder = embedder
-
     @cached_property
     def certifier(self) -> Certifier:
         """The embedder as its bounds see it; what cannot be bounded is refused here, before any work."""

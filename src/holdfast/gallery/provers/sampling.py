@@ -27,6 +27,7 @@ from holdfast.certificate import Radius, SamplingProof, Verdict
 from holdfast.certify.files import Way
 from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError, GalleryError, HoldfastError
+from holdfast.gallery.exact import Floats
 from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.provers.base import Cost, Options, Prover, Query
 from holdfast.gallery.rules import RULES, Question
@@ -64,7 +65,7 @@ class Sampling(Prover):
 
     def __init__(self, embedder: AnyEmbedder) -> None:
         assert isinstance(embedder, Smoothed)
-        self._embedder = embedder
+        self._embedder: Smoothed = embedder
 
     def threats(self, info: GalleryInfo) -> tuple[str, ...]:
         return ("query:l2",)
@@ -87,6 +88,17 @@ class Sampling(Prover):
     def cost(self, threat: Threat, options: Options, info: GalleryInfo) -> Cost:
         how = searched(info, options)
         return Cost(how.first + how.n, is_expensive=True)
+
+    def vector(self, query: Query, gallery: AnyGallery, found: Hits) -> Floats:
+        """The mean of the noisy copies that answered."""
+        how, proof = searched(gallery.info), found.proof
+        assert isinstance(proof, SamplingProof)
+        image = to_unit(torch.from_numpy(np.array(query.picture.pixels))[None])[0]
+        copies = self._embedder.sample(image, how.first, how.first + proof.samples, seed=proof.seed)
+        total = np.zeros(self._embedder.dim)
+        for part in copies:
+            total += part.double().numpy().sum(0)
+        return (total / proof.samples).astype(np.float32)
 
     def prove(self, query: Query, gallery: AnyGallery, k: int, threat: Threat, options: Options) -> Hits:
         how = searched(gallery.info, options)
