@@ -162,7 +162,7 @@ class _Trial:
         self.claims = []
         for method in methods:
             if method != "last-layer" or certifier.split is not None:
-                attack = certifier.attack(threat, scene.queries, scene.pool, reach.vectors, method=method)
+                attack = certifier.alteration(threat, scene.queries, scene.pool, reach.vectors, method=method)
                 self.claims.append(Claims(attack.ranks(self.hits), attack.unbeaten(scene.same)))
 
     def run(self, attempts: int) -> Tally:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from holdfast import wrap
 from holdfast.bounds import distance_bounds, image_box, interval_bounds, linear_bounds, trace
-from holdfast.certify import CandidateAttack, nearest
+from holdfast.certify import AlteredCandidates, nearest
 from holdfast.certify.certifier import Certifier
 from holdfast.methods import METHODS
 from holdfast.models import Embedder
@@ -249,7 +249,7 @@ def query_slack(networks: int, candidates: int = 5, eps: float = 0.05) -> Slack:
             wrong += int((found > exact + TOLERANCE)[apart].sum())
         hits = nearest(embedder.embed(image).double(), vectors, candidates)
         for method in METHODS:
-            attack = Certifier(embedder).attack(
+            attack = Certifier(embedder).alteration(
                 Threat.parse(f"query:linf:{eps}"), image, pool, vectors, method=method
             )
             bounds = attack.ranks(hits)
@@ -279,8 +279,8 @@ def candidate_slack(networks: int, candidates: int = 6, eps: float = 0.05) -> Sl
             low, high = ((image + sign * eps).clamp(0, 1).numpy() for sign in (-1, 1))
             ranges.append(distance_range(layers, low, high, point[0].numpy()))
         least, most = np.array(ranges).T
-        attack = Certifier(embedder).attack(Threat.parse(f"candidates:linf:{eps}"), query, pool, vectors)
-        assert isinstance(attack, CandidateAttack)
+        attack = Certifier(embedder).alteration(Threat.parse(f"candidates:linf:{eps}"), query, pool, vectors)
+        assert isinstance(attack, AlteredCandidates)
         lower_gaps += (least - attack.lower[0].numpy()).tolist()
         upper_gaps += (attack.upper[0].numpy() - most).tolist()
         wrong += int(

@@ -56,7 +56,7 @@ def test_no_altered_image_leaves_its_interval(run, who):
     eps = EPS if who == "query" else 0.01
     vectors = embedder.embed_candidates(pool).double()
     hits = nearest(embedder.embed(asking).double(), vectors, 10)
-    attack = Certifier(embedder).attack(
+    attack = Certifier(embedder).alteration(
         Threat.parse(f"{who}:linf:{eps}"), asking, pool, vectors, method="interval"
     )
     found = attack.ranks(hits)

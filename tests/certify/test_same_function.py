@@ -359,7 +359,7 @@ def test_a_float64_module_is_certified(unit, method):
     images, pool = torch.rand(2, *SHAPE), torch.rand(9, *SHAPE)
     vectors = embedder.embed(pool)
     assert vectors.dtype == torch.float64
-    attack = Certifier(embedder).attack(Threat.parse("linf:0.0001"), images, pool, vectors, method=method)
+    attack = Certifier(embedder).alteration(Threat.parse("linf:0.0001"), images, pool, vectors, method=method)
     distance = torch.cdist(embedder.embed(images), vectors)
     hits = distance.argsort(1)
     ranks = attack.ranks(hits)

@@ -11,7 +11,7 @@ import torch
 from holdfast import data
 from holdfast.bounds import image_box, interval_bounds, trace
 from holdfast.certificate import Verdict
-from holdfast.certify import QueryAttack, largest_eps, nearest
+from holdfast.certify import AlteredQuery, largest_eps, nearest
 from holdfast.data.export import export_images
 from holdfast.errors import ConfigError, DataError, GalleryError, ModelError
 from holdfast.evaluate import certify as module
@@ -220,7 +220,7 @@ def test_certified_search_prunes_without_losing_or_adding_a_proof(trained, photo
         image = to_unit(torch.from_numpy(pixels.copy())[None]).double()
         with torch.no_grad():
             box = interval_bounds(trace(trained), image_box(image, eps, rounding=True), rounding=True)
-        whole = QueryAttack(box, vectors).ranks(torch.tensor([[ids.index(e.id) for e in found.hits]]))
+        whole = AlteredQuery(box, vectors).ranks(torch.tensor([[ids.index(e.id) for e in found.hits]]))
         assert [e.certificate.worst for e in found.hits] == whole.worst[0].tolist()
         assert [e.certificate.best for e in found.hits] == whole.best[0].tolist()
         assert [e.certificate.verdict == Verdict.CERTIFIED for e in found.hits] == [

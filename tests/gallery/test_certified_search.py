@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from holdfast.bounds import Box, normalised
 from holdfast.certificate import Verdict
 from holdfast.certify import (
-    BothAttack,
-    CandidateAttack,
-    FewCandidatesAttack,
-    QueryAttack,
+    AlteredBoth,
+    AlteredCandidates,
+    AlteredQuery,
+    FewAlteredCandidates,
     blocks,
 )
 from holdfast.certify.certifier import Certifier
@@ -48,14 +48,14 @@ def unpruned(gallery, asked, threat, slots):
     query = torch.from_numpy(asked.embedding).double()[None]
     places, hits = torch.arange(1, len(slots) + 1)[None], torch.from_numpy(slots)[None]
     if threat.who == "query":
-        return QueryAttack(asked.box, vectors, unit_norm=asked.unit_norm).ranks(hits, places)
+        return AlteredQuery(asked.box, vectors, unit_norm=asked.unit_norm).ranks(hits, places)
     stored = gallery.boxes_at(EPS, everything)
     boxes = Box(torch.from_numpy(stored.centre).double(), torch.from_numpy(stored.radius).double())
     if threat.who == "both":
-        return BothAttack(normalised(asked.box) if asked.unit_norm else asked.box, boxes).ranks(hits, places)
+        return AlteredBoth(normalised(asked.box) if asked.unit_norm else asked.box, boxes).ranks(hits, places)
     if threat.most is None:
-        return CandidateAttack(boxes, query).ranks(hits, places)
-    return FewCandidatesAttack(boxes, vectors, query, threat.most).ranks(hits, places)
+        return AlteredCandidates(boxes, query).ranks(hits, places)
+    return FewAlteredCandidates(boxes, vectors, query, threat.most).ranks(hits, places)
 
 
 def case(path, seed, count, d, unit_norm, query_size, box_size, unbounded):

@@ -832,7 +832,7 @@ def test_candidates_that_come_from_afar(milvus, monkeypatch, tmp_path, farthest)
     stored = gallery._link.query(gallery._state().boxes[EPS], "slot >= 0", ["reach"])
     assert np.isfinite([row["reach"] for row in stored]).all()
     assert found[0] == found[1]
-    assert found[0].examined < 20
+    assert found[0].proof.examined < 20
     if farthest < np.inf:
         assert [entry.certificate.worst for entry in found[0].hits] == [4, 5, 6]
 

@@ -19,11 +19,12 @@ from holdfast.bounds import (
 )
 from holdfast.bounds.interval import charged_box
 from holdfast.certify.agreement import check_agreement, check_held, check_place, contradicted, features
-from holdfast.certify.candidates import BothAttack, CandidateAttack, FewCandidatesAttack
+from holdfast.certify.altered_candidates import AlteredBoth, AlteredCandidates, FewAlteredCandidates
+from holdfast.certify.altered_query import AlteredQuery, LastLayer
 from holdfast.certify.crown import Backward
 from holdfast.certify.files import at_network
 from holdfast.certify.pairwise import slack_of
-from holdfast.certify.ranking import LastLayer, QueryAttack
+from holdfast.certify.values import Alteration
 from holdfast.errors import ModelError
 from holdfast.methods import bound_method
 from holdfast.models import AnyEmbedder, Embedder
@@ -179,17 +180,17 @@ class Certifier:
         box = image_box(image, self._at_network(size), clip=self._clip, rounding=self._rounding)
         return Relaxation(self._graph, box, rounding=self._rounding, intermediate=intermediate)
 
-    def query_attack(
+    def altered_query(
         self,
         eps: float | Tensor,
         method: str,
         queries: Tensor,
         vectors: Tensor,
         ks: Sequence[int] | None = None,
-    ) -> QueryAttack:
+    ) -> AlteredQuery:
         """What altering each query within its eps can do to the rankings of fixed candidates."""
         how = bound_method(method)
-        return QueryAttack(
+        return AlteredQuery(
             self.box(queries, eps),
             vectors,
             method,
@@ -198,7 +199,7 @@ class Certifier:
             backward=self.backward(queries, eps, ks) if how.linear else None,
         )
 
-    def attack(
+    def alteration(
         self,
         threat: Threat,
         queries: Tensor,
@@ -207,7 +208,7 @@ class Certifier:
         *,
         method: str = "interval",
         ks: Sequence[int] | None = None,
-    ) -> QueryAttack | CandidateAttack | FewCandidatesAttack | BothAttack:
+    ) -> Alteration:
         """What `threat` can do to the rankings of `candidates` (images, and their embeddings) for `queries`.
 
         `ks` are the Ks that will be asked about, where that saves work.
@@ -215,11 +216,11 @@ class Certifier:
         eps = threat.eps
         assert eps is not None
         if threat.who == "query":
-            return self.query_attack(eps, method, queries, vectors, ks)
+            return self.altered_query(eps, method, queries, vectors, ks)
         boxes = self.candidates(candidates, eps)
         if threat.who == "both":
-            return BothAttack(self.unit_box(queries, eps), boxes, method)
+            return AlteredBoth(self.unit_box(queries, eps), boxes, method)
         fixed = self._embedder.embed(queries).double()
         if threat.most is not None:
-            return FewCandidatesAttack(boxes, vectors, fixed, threat.most)
-        return CandidateAttack(boxes, fixed)
+            return FewAlteredCandidates(boxes, vectors, fixed, threat.most)
+        return AlteredCandidates(boxes, fixed)

@@ -129,7 +129,7 @@ class _Proofs:
         labels = images.require_labels("certified recall")
         asking = to_unit(images.batch(part))
         same = torch.from_numpy(labels[part])[:, None] == torch.from_numpy(labels[self.found])[None]
-        attack = self._certifier.attack(
+        attack = self._certifier.alteration(
             threat, asking, self._pool, self._vectors, method=self.method, ks=self.ks
         )
         queries = self.embedder.embed(asking).double()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import data
-from holdfast.certify import QueryAttack, RankBounds, largest_eps, nearest
+from holdfast.certify import AlteredQuery, RankBounds, largest_eps, nearest
 from holdfast.certify.certifier import Certifier
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
@@ -183,12 +183,12 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
 
 def _attack(
     model: Certifier, method: str, queries: Tensor, vectors: Tensor, which: Tensor, eps: Tensor
-) -> QueryAttack:
-    return model.query_attack(eps, method, queries[which], vectors)
+) -> AlteredQuery:
+    return model.altered_query(eps, method, queries[which], vectors)
 
 
 def _rows(
-    attack: Callable[[Tensor, Tensor], QueryAttack], nearer: Tensor, same: Tensor, ks: Sequence[int]
+    attack: Callable[[Tensor, Tensor], AlteredQuery], nearer: Tensor, same: Tensor, ks: Sequence[int]
 ) -> list[dict[str, Any]]:
     """A row for each query; `attack` takes numbers of queries and an eps for each."""
     hits, right = nearer[:, :LISTED], same.gather(1, nearer)

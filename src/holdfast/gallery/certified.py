@@ -10,8 +10,8 @@ from torch import Tensor
 
 from holdfast.bounds import Box, box_distance_bounds, distance_bounds, normalised
 from holdfast.certificate import BoundsProof, RankInterval, Verdict
-from holdfast.certify import BothAttack, CandidateAttack, QueryAttack, RankBounds
-from holdfast.certify.blocks import Attack, Distances, few_in_blocks, query_ranks, ranks_in_blocks
+from holdfast.certify import Alteration, AlteredBoth, AlteredCandidates, RankBounds, query_ranks
+from holdfast.certify.blocks import Distances, few_in_blocks, ranks_in_blocks
 from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError
 from holdfast.gallery.boxes import named
@@ -41,9 +41,9 @@ class TighterTest:
         """The test for one of the boxes."""
         return TighterTest(self.certifier, self.method, self.image, self.eps[number : number + 1], self.k)
 
-    def attack(self, vectors: Tensor) -> QueryAttack:
+    def alteration(self, vectors: Tensor) -> Alteration:
         """What altering the query can do to the ranking of these candidates."""
-        return self.certifier.query_attack(self.eps, self.method, self.image, vectors, [self.k])
+        return self.certifier.altered_query(self.eps, self.method, self.image, vectors, [self.k])
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Ranking:
             if query.tighter is not None and len(others) <= SHARPENED:
                 bounds = self._tightened(bounds, query.tighter, hits, others, rank)
         else:
-            bounds = ranks_in_blocks(lambda slots: self._attack(query, slots), hits, others, rank, total)
+            bounds = ranks_in_blocks(lambda slots: self._altered(query, slots), hits, others, rank, total)
         return bounds, len(hits) + len(others)
 
     def _tightened(
@@ -228,15 +228,15 @@ class Ranking:
         # Ranks among these; candidates that tie with a hit are on no side of it.
         among = 1 + torch.from_numpy((clean[None] < clean[: len(hits), None]).sum(1))[None]
         vectors = torch.from_numpy(self._gallery.vectors_at(slots)).double()
-        dear = tighter.attack(vectors).ranks(torch.arange(len(hits))[None], among)
-        known, worst = dear.known, torch.where(dear.known, dear.worst, len(self._gallery))
-        best = torch.where(known, torch.maximum(bounds.best, dear.best), bounds.best)
+        tight = tighter.alteration(vectors).ranks(torch.arange(len(hits))[None], among)
+        known, worst = tight.known, torch.where(tight.known, tight.worst, len(self._gallery))
+        best = torch.where(known, torch.maximum(bounds.best, tight.best), bounds.best)
         return RankBounds(rank, best, torch.minimum(bounds.worst, worst), bounds.known | known)
 
-    def _attack(self, query: QueryBounds, slots: Slots) -> Attack:
+    def _altered(self, query: QueryBounds, slots: Slots) -> Alteration:
         if self._threat.who == "both":
-            return BothAttack(query.moved, self._candidates(slots))
-        return CandidateAttack(self._candidates(slots), query.moved.centre)
+            return AlteredBoth(query.moved, self._candidates(slots))
+        return AlteredCandidates(self._candidates(slots), query.moved.centre)
 
     def _distances(self, slots: Slots) -> Distances:
         """Bounds of the distances of altered candidates to the query."""

@@ -56,6 +56,8 @@ def search(
     threat = Threat.parse(certify) if isinstance(certify, str) else certify or provers.usual
     if threat is not None:
         return certified(gallery, provers, query, k, threat, options)
+    if error := provers.foreign(options, gallery.info):
+        raise error
     if given := options.given():
         raise ConfigError(f"{', '.join(sorted(given))} are about certificates; say what to certify")
     return gallery.search(embedder.embed(query.picture.pixels[None]).numpy(), k, names=[query.name])[0]

@@ -37,33 +37,34 @@ class Provers:
 
     def refuses(self, threat: Threat, options: Options, info: GalleryInfo) -> HoldfastError | None:
         """Why nothing can be proved of this in a gallery, as the error to raise; None where something can."""
-        first: HoldfastError | None = None
-        for prover in self.serving.values():
-            if foreign := options.given() - prover.options:
-                error: HoldfastError | None = _foreign(foreign, info)
-            else:
-                error = prover.refuses(threat, options, info)
-            if error is None:
-                return None
-            first = first or error
-        return first or ConfigError(f"nothing can be certified: {'; '.join(self.lacking.values())}")
+        if error := self.foreign(options, info):
+            return error
+        found = [prover.refuses(threat, options, info) for prover in self._taking(options)]
+        if not found:
+            return ConfigError(f"nothing can be certified: {'; '.join(self.lacking.values())}")
+        return None if None in found else found[0]
+
+    def foreign(self, options: Options, info: GalleryInfo) -> HoldfastError | None:
+        """The refusal of options that no prover of these takes; None where they are taken."""
+        if self._taking(options):
+            return None
+        taken = frozenset[str]().union(*(prover.options for prover in self.serving.values()))
+        owner = next((kind for kind in PROVERS.values() if (options.given() - taken) & kind.options), None)
+        if owner is None:
+            return None
+        names = " and ".join(sorted(owner.options))
+        return ConfigError(f"{names} are for {owner.words}, and {info.path} is not one")
 
     def prover(self, threat: Threat, options: Options, info: GalleryInfo) -> Prover:
         """The prover that answers; an error says why there is none."""
         if error := self.refuses(threat, options, info):
             raise error
-        return next(
-            prover
-            for prover in self.serving.values()
-            if options.given() <= prover.options and prover.refuses(threat, options, info) is None
-        )
+        taking = self._taking(options)
+        return next(prover for prover in taking if prover.refuses(threat, options, info) is None)
 
-
-def _foreign(options: set[str], info: GalleryInfo) -> ConfigError:
-    """The refusal of options that are another prover's."""
-    owner = next(kind for kind in PROVERS.values() if options & kind.options)
-    names = " and ".join(sorted(owner.options))
-    return ConfigError(f"{names} are for {owner.words}, and {info.path} is not one")
+    def _taking(self, options: Options) -> list[Prover]:
+        """The provers that take these options."""
+        return [prover for prover in self.serving.values() if options.given() <= prover.options]
 
 
 __all__ = ["PROVERS", "Cost", "Options", "Prover", "Provers", "Query"]

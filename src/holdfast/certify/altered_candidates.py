@@ -15,7 +15,7 @@ from holdfast.certify.values import RankBounds, rank_bounds
 from holdfast.methods import bound_method
 
 
-class CandidateAttack(Apart):
+class AlteredCandidates(Apart):
     """What an attacker who alters every candidate within its own box can do to rankings for fixed queries.
 
     Each candidate moves by itself, so c is surely farther than ĉ exactly if lower(c) > upper(ĉ) (Eq. 17
@@ -27,7 +27,7 @@ class CandidateAttack(Apart):
         super().__init__(upper.T.contiguous(), lower.T.contiguous(), queries.shape[1])
 
 
-class FewCandidatesAttack(Apart):
+class FewAlteredCandidates(Apart):
     """What an attacker who alters at most m candidates, of his choice, can do.
 
     The hit's worst rank is 1 + max(a, b). (a) The hit is left alone: those already as near, and m of
@@ -37,7 +37,7 @@ class FewCandidatesAttack(Apart):
     """
 
     def __init__(self, boxes: Box, candidates: Tensor, queries: Tensor, most: int) -> None:
-        bounds = CandidateAttack(boxes, queries)
+        bounds = AlteredCandidates(boxes, queries)
         super().__init__(bounds.upper, bounds.lower, queries.shape[1])
         self._most = min(most, len(candidates))
         # The clean distance lies between its bounds also after rounding.
@@ -85,7 +85,7 @@ class FewCandidatesAttack(Apart):
         return torch.minimum(self._settled(few, same), super().unbeaten(same))
 
 
-class BothAttack(Pairwise):
+class AlteredBoth(Pairwise):
     """What an attacker who alters the query and every candidate, each within its box, can do.
 
     The query moves once for all candidates: c is surely farther than ĉ if ‖z − c‖² − ‖z − ĉ‖² is positive
