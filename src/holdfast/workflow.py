@@ -237,4 +237,4 @@ def search(gallery: AnyGallery, embedder: AnyEmbedder, image: Image, k: int = 10
         name, pixels = "query", np.asarray(image)
     if isinstance(embedder, Smoothed):
         return smoothed_search(gallery, embedder, pixels, k, name).plain
-    return gallery.search(embedder.embed(pixels[None]).numpy(), k, names=[name])[0]
+    return gallery.nearest(embedder.embed(pixels[None]).numpy(), k, names=[name])[0]

@@ -55,13 +55,15 @@ def pixels():
 
 def rank_of(gallery, embedder, pixels, item):
     return next(
-        hit.rank for hit in gallery.search(embedder.embed(pixels[None]).numpy(), 30)[0].hits if hit.id == item
+        hit.rank
+        for hit in gallery.nearest(embedder.embed(pixels[None]).numpy(), 30)[0].hits
+        if hit.id == item
     )
 
 
 @pytest.mark.parametrize("want", ["raise", "lower", "misrank", "shift"])
 def test_the_saved_picture_is_allowed_and_does_what_is_said(gallery, embedder, pixels, want):
-    first = gallery.search(embedder.embed(pixels[None]).numpy(), 30)[0].hits
+    first = gallery.nearest(embedder.embed(pixels[None]).numpy(), 30)[0].hits
     item = {"raise": first[20].id, "lower": first[0].id}.get(want)
     done = attack_photo(gallery, embedder, pixels, f"{want}:{item}" if item else want, THREAT, settings=QUICK)
     assert np.abs(done.altered.astype(int) - pixels).max() <= 16
@@ -98,7 +100,7 @@ def test_a_black_box_can_be_attacked(place, pixels):
     linear = nn.Linear(192, 6)
     black = Foreign(lambda x: linear(x.flatten(1)).detach().numpy(), SPEC, name="linear")
     with index(black, place / "pictures", place / "black.gallery") as gallery:
-        item = gallery.search(black.embed(pixels[None]).numpy(), 30)[0].hits[20].id
+        item = gallery.nearest(black.embed(pixels[None]).numpy(), 30)[0].hits[20].id
         done = attack_photo(gallery, black, pixels, f"raise:{item}", THREAT, settings=Settings(budget=600))
         assert done.seen[1].rank < 8
         with pytest.raises(ConfigError, match="use nes or spsa"):

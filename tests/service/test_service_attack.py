@@ -49,7 +49,7 @@ def test_the_picture_is_altered_within_the_threat_and_measured_exactly(client, s
     gallery, embedder = open_with_embedder(shop.gallery, shop.model)
     with gallery:
         vector = embedder.embed(pixels_of(done["altered"])[None]).numpy()
-        every = {hit.id: hit.rank for hit in gallery.search(vector, 60)[0].hits}
+        every = {hit.id: hit.rank for hit in gallery.nearest(vector, 60)[0].hits}
         ids = list(every)
         assert ranks_of(gallery, vector[0], ids) == every
     assert {move["id"]: move["after"] for move in done["moves"]} == {
@@ -67,7 +67,7 @@ def test_ties_are_ranked_as_a_search_ranks_them(tmp_path, shop):
     with Gallery.create(tmp_path / "g", dim=2, embedder=EmbedderInfo("0" * 64)) as gallery:
         rows = np.array([[1, 0], [0, 1], [1, 0], [0, -1], [2, 0], [0.5, 0]], dtype=np.float32)
         gallery.add(list("badcfe"), rows)
-        every = {hit.id: hit.rank for hit in gallery.search(np.zeros(2), 6)[0].hits}
+        every = {hit.id: hit.rank for hit in gallery.nearest(np.zeros(2), 6)[0].hits}
         assert ranks_of(gallery, np.zeros(2, dtype=np.float32), list("abcdef")) == every
 
 

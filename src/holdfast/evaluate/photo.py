@@ -83,7 +83,7 @@ def attack_photo(
         items = gallery.catalogue()
         vectors = torch.from_numpy(gallery.vectors(list(items)))
         clean = _embedded(embedder, png(pixels))
-        before = gallery.search(clean.numpy(), k)[0]
+        before = gallery.nearest(clean.numpy(), k)[0]
         goal, item = _wish(
             want, list(items), [entry.label for entry in items.values()], vectors, before, label
         )
@@ -91,7 +91,7 @@ def attack_photo(
         model = through_file(as_access(embedder), pixels.shape, embedder.spec)
         found = attack.run(model, torch.from_numpy(np.array(pixels))[None], seed=seed, eight_bit=True)
         altered = found.bytes()[0].numpy()
-        after = gallery.search(_embedded(embedder, png(altered)).numpy(), k)[0]
+        after = gallery.nearest(_embedded(embedder, png(altered)).numpy(), k)[0]
     forms = [("clean", png(pixels)), ("PNG", png(altered))]
     forms += [(f"JPEG {quality}", jpeg(altered, quality)) for quality in JPEG]
     seen = []

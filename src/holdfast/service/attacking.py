@@ -184,7 +184,7 @@ def _before(served: Served, picture: Picture, k: int, threat: Threat) -> Outcome
 
 def _scene(gallery: AnyGallery, vector: Floats, name: str, target: str | None) -> _Scene:
     with gallery.snapshot():
-        slots = gallery.search_arrays(vector, NEAREST)[1][0]
+        slots = gallery.nearest_arrays(vector, NEAREST)[1][0]
         items, vectors = gallery.items(slots), gallery.vectors_at(slots)
         if target is not None and all(item.id != target for item in items):
             if target not in gallery:
