@@ -123,8 +123,8 @@ def doors(gallery: Gallery) -> dict[str, Callable[[], Any]]:
     ids = [f"image-{number:03d}" for number in (0, 5, 10, 17, 63)]
     return {
         "info": lambda: (gallery.info, len(gallery)),
-        "search one": lambda: gallery.search(queries[0], COUNT),
-        "search many": lambda: gallery.search(queries, K),
+        "search one": lambda: gallery.nearest(queries[0], COUNT),
+        "search many": lambda: gallery.nearest(queries, K),
         "range": lambda: gallery.range_search(queries[1], 3.0),
         "query certificate": lambda: certified("query:linf:0.1"),
         "candidate certificate": lambda: certified("candidates:linf:0.1"),

@@ -127,7 +127,7 @@ def cost_of_boxes(gallery: Gallery, asked: QueryBounds, threat: Threat, repeats:
         assert certified(mapped) == found
         first = time.perf_counter() - start
         seconds = alternate(
-            {"plain": lambda: mapped.search(asked.embedding, K), "certified": lambda: certified(mapped)},
+            {"plain": lambda: mapped.nearest(asked.embedding, K), "certified": lambda: certified(mapped)},
             repeats,
         )
     said = found.to_dict()
@@ -177,7 +177,7 @@ class Query:
         self._ranking = Ranking(gallery, self.embedding[0], K, threat, "query")
 
     def plain(self) -> object:
-        return self._gallery.search(self.embedding, K)
+        return self._gallery.nearest(self.embedding, K)
 
     def certified(self, scale: float) -> object:
         return certify_query(self._gallery, self._asked(scale), K, self._threat)

@@ -100,7 +100,7 @@ def read(path: Path, one: Process) -> None:
     with Gallery.open(path, readonly=True) as gallery:
         while os.getppid() == parent:
             with gallery.snapshot():  # A writer may empty it between the two.
-                found = gallery.search(np.zeros(DIM, dtype=np.float32), 500) if len(gallery) else []
+                found = gallery.nearest(np.zeros(DIM, dtype=np.float32), 500) if len(gallery) else []
             for hit in (hit for hits in found for hit in hits.hits):
                 step = int(hit.id[1:].split("-")[0])
                 # An id is of the write that made it, or of a later one that replaced it.

@@ -63,7 +63,7 @@ def pixels():
 
 
 def searched(gallery, embedder, pixels, k=30):
-    return gallery.search(embedder.embed(pixels[None]).numpy(), k)[0].hits
+    return gallery.nearest(embedder.embed(pixels[None]).numpy(), k)[0].hits
 
 
 def rank_of(gallery, embedder, pixels, item):
@@ -152,7 +152,7 @@ def test_ties_are_ranked_as_a_search_ranks_them(tmp_path):
     with Gallery.create(tmp_path / "g", dim=2, embedder=EmbedderInfo("0" * 64)) as gallery:
         rows = np.array([[1, 0], [0, 1], [1, 0], [0, -1], [2, 0], [0.5, 0]], dtype=np.float32)
         gallery.add(list("badcfe"), rows)
-        every = {hit.id: hit.rank for hit in gallery.search(np.zeros(2), 6)[0].hits}
+        every = {hit.id: hit.rank for hit in gallery.nearest(np.zeros(2), 6)[0].hits}
         here = Found(Hits("q", ()), np.zeros(2, dtype=np.float32), None, 0.0)
         places = places_of(gallery, here, list("abcdef"))
         assert {id: place.rank for id, place in places.items()} == every

@@ -154,7 +154,7 @@ def test_writes_are_all_or_none(gallery):
     assert gallery.remove([]) == 0
     left = [ids[0], ids[2], ids[3], ids[5]]
     assert list(gallery.ids()) == left
-    assert told(gallery.search(vectors[1], 9)[0]) == ranking(vectors[1], left, vectors[[0, 2, 3, 5]])
+    assert told(gallery.nearest(vectors[1], 9)[0]) == ranking(vectors[1], left, vectors[[0, 2, 3, 5]])
     assert gallery.verify() == []
 
 
@@ -169,7 +169,7 @@ def test_search_is_exact_with_ties_and_duplicates(gallery):
     )
     queries = queries.astype(np.float32)
     for k in (1, 10, 35, 150, 1000):
-        for query, found in zip(queries, gallery.search(queries, k), strict=True):
+        for query, found in zip(queries, gallery.nearest(queries, k), strict=True):
             assert told(found) == ranking(query, ids, vectors)[:k]
 
 
@@ -180,7 +180,7 @@ def test_float32_never_decides(gallery, offset):
     ids = names(120)
     gallery.add(ids, vectors)
     for query in vectors[:3] + np.float32(offset * 1e-7):
-        assert told(gallery.search(query, 7)[0]) == ranking(query, ids, vectors)[:7]
+        assert told(gallery.nearest(query, 7)[0]) == ranking(query, ids, vectors)[:7]
         radius = ranking(query, ids, vectors)[11][1]
         wanted = [entry[:2] for entry in ranking(query, ids, vectors) if entry[1] <= radius]
         assert [entry[:2] for entry in told(gallery.range_search(query, radius))] == wanted
@@ -192,7 +192,7 @@ def test_distances_that_float32_cannot_tell_apart(gallery):
     vectors[:, 1] = np.random.default_rng(0).permutation(120) * 1e-6
     ids, query = names(120), np.zeros(DIM, dtype=np.float32)
     gallery.add(ids, vectors)
-    assert told(gallery.search(query, 7)[0]) == ranking(query, ids, vectors)[:7]
+    assert told(gallery.nearest(query, 7)[0]) == ranking(query, ids, vectors)[:7]
     for place in (3, 60):
         found = told(gallery.range_search(query, ranking(query, ids, vectors)[place][1]))
         assert found == ranking(query, ids, vectors)[: place + 1]
@@ -215,7 +215,7 @@ def test_range_search(gallery):
 
 def test_what_does_not_fit_is_refused(engine, gallery):
     with pytest.raises(GalleryError, match="is empty"):
-        gallery.search(random(1), 1)
+        gallery.nearest(random(1), 1)
     with pytest.raises(GalleryError, match="number 2 of 2 has a NaN"):
         gallery.add(names(2), [[0.0] * DIM, [np.nan] * DIM])
     with pytest.raises(GalleryError, match=f"must have {DIM} numbers each"):
@@ -234,7 +234,7 @@ def test_what_does_not_fit_is_refused(engine, gallery):
         (random(1), 1.5, "k is"),
     ):
         with pytest.raises(GalleryError, match=problem):
-            gallery.search(queries, k)
+            gallery.nearest(queries, k)
     with pytest.raises(GalleryError, match="has no item 'b'"):
         gallery.get("b")
     with pytest.raises(GalleryError, match="was made by embedder 2:aaaaaaaaaa, not by bbbbbbbbbbbb"):
@@ -416,12 +416,12 @@ def test_another_reader_sees_a_write(engine, gallery):
     ids, vectors = names(3), random(3)
     gallery.add(ids[:1], vectors[:1])
     with engine.again(gallery) as reader:
-        assert len(reader.search(vectors[0], 5)[0]) == 1
+        assert len(reader.nearest(vectors[0], 5)[0]) == 1
         gallery.add(ids[1:], vectors[1:])
-        assert reader.search(vectors[2], 5)[0].hits[0].id == ids[2]
+        assert reader.nearest(vectors[2], 5)[0].hits[0].id == ids[2]
         assert len(reader) == 3
         gallery.remove(ids[2:])
-        assert ids[2] not in [hit.id for hit in reader.search(vectors[2], 5)[0].hits]
+        assert ids[2] not in [hit.id for hit in reader.nearest(vectors[2], 5)[0].hits]
 
 
 def test_two_writers_never_mix(engine, gallery):
@@ -475,7 +475,7 @@ def test_a_snapshot_that_is_overtaken_says_so(milvus):
     with milvus.again(gallery) as writer:
         with pytest.raises(ChangedError, match="was changed while it was being read"):  # noqa: PT012, SIM117
             with gallery.snapshot():
-                gallery.search(vectors[0], 2)
+                gallery.nearest(vectors[0], 2)
                 writer.remove(ids[:1])
         with gallery.snapshot(), pytest.raises(GalleryError, match="leave the snapshot first"):
             gallery.remove(ids[:1])
@@ -489,7 +489,7 @@ def test_a_snapshot_that_is_overtaken_says_so(milvus):
         nearest = view.View.nearest
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(view.View, "nearest", overtaken)
-            assert {hit.id for hit in gallery.search(vectors[0], 9)[0].hits} == set(ids[2:])
+            assert {hit.id for hit in gallery.nearest(vectors[0], 9)[0].hits} == set(ids[2:])
         assert asked == [1]
 
 
@@ -511,16 +511,16 @@ def test_a_writer_that_dies_leaves_nothing_to_see(milvus, monkeypatch):
         with pytest.raises(Killed):
             writer.add(ids[1:4], vectors[1:4], replace=True)
     assert list(gallery.ids()) == ids[:2]
-    assert told(gallery.search(vectors[2], 9)[0]) == ranking(vectors[2], ids[:2], vectors[:2])
+    assert told(gallery.nearest(vectors[2], 9)[0]) == ranking(vectors[2], ids[:2], vectors[:2])
     begun = time.monotonic()
     gallery.add(ids[2:], vectors[2:])
     assert time.monotonic() - begun > 2.0
-    assert told(gallery.search(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
+    assert told(gallery.nearest(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
     assert gallery.verify() == []
     gallery.compact()
     stored = gallery._link.query(gallery._name, "slot >= 0", ["slot"])
     assert len(stored) == 5
-    assert told(gallery.search(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
+    assert told(gallery.nearest(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
 
 
 def test_a_writer_that_dies_after_its_commit_has_written(milvus, monkeypatch):
@@ -637,7 +637,7 @@ def test_a_refused_insert_is_undone(milvus, monkeypatch):
             gallery.add(names(3), vectors, boxes={EPS: boxes})
     assert (len(gallery), list(gallery.ids())) == (0, [])
     gallery.add(names(3), vectors, boxes={EPS: boxes})
-    assert told(gallery.search(vectors[0], 3)[0]) == ranking(vectors[0], names(3), vectors)
+    assert told(gallery.nearest(vectors[0], 3)[0]) == ranking(vectors[0], names(3), vectors)
     assert gallery.verify() == []
 
 
@@ -656,7 +656,7 @@ def test_damage_is_seen(milvus):
     gallery._link.insert(gallery._name, [wrong])
     assert "does not match its checksum" in gallery.verify()[0]
     with pytest.raises(GalleryError, match="does not match its checksum"):
-        gallery.search(vectors[1], 1)
+        gallery.nearest(vectors[1], 1)
     gallery._link.delete(gallery._name, f"slot in [{slot}]")
     time.sleep(0.3)  # Deleted behind its back: no state names the stamp of it.
     assert "2 candidates are there where 3 are counted" in gallery.verify()[0]
@@ -729,7 +729,7 @@ def test_rows_that_come_twice_count_once(milvus, monkeypatch):
     )
     order = ranking(vectors[0], ids, vectors)
     assert told(gallery.range_search(vectors[0], order[9][1])) == order[:10]
-    assert told(gallery.search(vectors[0], 30)[0]) == order[:30]
+    assert told(gallery.nearest(vectors[0], 30)[0]) == order[:30]
     assert list(gallery.catalogue()) == ids
     assert len(gallery.all_vectors()) == 60
     assert gallery.verify() == []
@@ -765,7 +765,7 @@ def test_more_than_milvus_gives_out(milvus, monkeypatch):
         assert proved(gallery, asked, 5) == wanted
     monkeypatch.setattr(view, "MOST", 30)
     assert proved(gallery, asked, 5) == wanted
-    assert told(gallery.search(vectors[0], 60)[0]) == ranking(vectors[0], names(80), vectors)[:60]
+    assert told(gallery.nearest(vectors[0], 60)[0]) == ranking(vectors[0], names(80), vectors)[:60]
     gallery.remove(names(1))
     monkeypatch.setattr(view, "WHOLE", 78)
     gone = certify_query(
@@ -807,7 +807,7 @@ def test_any_rounding_within_the_bound_is_harmless(milvus, monkeypatch):
     monkeypatch.setattr(view, "WHOLE", 0)
     for query in vectors[:6] + random(6, seed=10) * np.float32(0.1):
         order = ranking(query, ids, vectors)
-        assert told(gallery.search(query, 5)[0]) == order[:5]
+        assert told(gallery.nearest(query, 5)[0]) == order[:5]
         for place in (0, 20, 100):
             assert told(gallery.range_search(query, order[place][1])) == order[: place + 1]
 
@@ -842,7 +842,7 @@ def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvu
     vectors, boxes, asked = candidates(7, 80, DIM, 0.0)
     gallery.add(names(80), vectors, boxes={EPS: boxes})
     assert gallery.info.index == "HNSW"
-    found = gallery.search(vectors[:3], 5)
+    found = gallery.nearest(vectors[:3], 5)
     for query, hits in zip(vectors, found, strict=False):
         distances = dict(entry[:2] for entry in ranking(query, names(80), vectors))
         assert [hit.distance for hit in hits.hits] == [distances[hit.id] for hit in hits.hits]

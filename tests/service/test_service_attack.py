@@ -48,7 +48,7 @@ def test_the_picture_is_altered_within_the_threat_and_measured_exactly(client, s
     gallery, embedder = open_with_embedder(shop.gallery, shop.model)
     with gallery:
         vector = embedder.embed(pixels_of(done["altered"])[None]).numpy()
-        every = {hit.id: hit.rank for hit in gallery.search(vector, 60)[0].hits}
+        every = {hit.id: hit.rank for hit in gallery.nearest(vector, 60)[0].hits}
     assert {move["id"]: move["after"] for move in done["moves"]} == {
         hit["id"]: every[hit["id"]] for hit in done["before"]["hits"]
     }

@@ -317,7 +317,7 @@ def _objective(
     goal: Goal, gallery: AnyGallery, before: Found, about: Sequence[str], label: str | None, nearest: int
 ) -> Objective:
     """The goal's objective among the nearest candidates and those it is about."""
-    slots = gallery.search_arrays(before.vector[None], nearest)[1][0]
+    slots = gallery.nearest_arrays(before.vector[None], nearest)[1][0]
     items, vectors = gallery.items(slots), gallery.vectors_at(slots)
     number = {item.id: place for place, item in enumerate(items)}
     if absent := [id for id in about if id not in number]:

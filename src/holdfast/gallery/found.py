@@ -88,7 +88,7 @@ def find(
     asked = threat or provers.usual
     if asked is None:
         vector = embedder.embed(picture.pixels[None]).numpy()[0]
-        answer = gallery.search(vector[None], k, names=[query.name])[0]
+        answer = gallery.nearest(vector[None], k, names=[query.name])[0]
     else:
         prover = provers.prover(asked, options, info)
         answer = prover.prove(query, gallery, min(k, info.count), asked, options)

@@ -177,7 +177,7 @@ class Gallery:
             found = items.by_id(self._store.connection, state.count, vectors, state.items)
             return {item.id: item for item in found}
 
-    def search(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
+    def nearest(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
         """The k nearest candidates of each query (one vector, or one per row): all of them if k is larger.
 
         Exact: queries are taken as float32, distances and their order are those of float64; equal
@@ -192,8 +192,8 @@ class Gallery:
             found = self._items_at(set(ranked.slots.ravel().tolist()))
         return [hits(name, ranked, row, found) for row, name in enumerate(names)]
 
-    def search_arrays(self, queries: ArrayLike, k: int) -> tuple[Doubles, Slots]:
-        """Like `search`, as two arrays, queries × min(k, candidates): distances and slots.
+    def nearest_arrays(self, queries: ArrayLike, k: int) -> tuple[Doubles, Slots]:
+        """Like `nearest`, as two arrays, queries × min(k, candidates): distances and slots.
 
         Other processes may move slots: ask for their `items` inside the same `snapshot`.
         """
@@ -210,7 +210,7 @@ class Gallery:
             return Scan(self._filled(), rows[0])
 
     def hits_of(self, scan: Scan, k: int, *, name: str = "0") -> tuple[Hits, Slots]:
-        """What `search` says of a scanned query, and the slots of the hits; in the snapshot of the scan."""
+        """What `nearest` says of a scanned query, and the slots of the hits; in the snapshot of the scan."""
         with self.snapshot():
             wanted = self._at_most_all(k)
             ranked = rank([scan.nearest(wanted)], wanted, self._ids_at)

@@ -60,7 +60,7 @@ def search(
         raise error
     if given := options.given():
         raise ConfigError(f"{', '.join(sorted(given))} are about certificates; say what to certify")
-    return gallery.search(embedder.embed(query.picture.pixels[None]).numpy(), k, names=[query.name])[0]
+    return gallery.nearest(embedder.embed(query.picture.pixels[None]).numpy(), k, names=[query.name])[0]
 
 
 def certified(

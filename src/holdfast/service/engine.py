@@ -161,7 +161,7 @@ class Served:
             with gallery.snapshot():
                 info = gallery.info
                 if info.count:
-                    gallery.search(np.random.default_rng().standard_normal(info.dim, np.float32), PROBED)
+                    gallery.nearest(np.random.default_rng().standard_normal(info.dim, np.float32), PROBED)
 
         self.use(ask)
 
@@ -199,7 +199,7 @@ class Served:
             with gallery.snapshot():
                 info = gallery.info
                 most = max(k for _, k in asked)
-                found = gallery.search(vectors, most) if info.count else [NONE] * len(asked)
+                found = gallery.nearest(vectors, most) if info.count else [NONE] * len(asked)
             seconds = time.perf_counter() - start
             return [
                 Outcome(

@@ -225,8 +225,8 @@ class MilvusGallery:
 
         return self._answer(read)
 
-    def search(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
-        """The k nearest candidates of each query, as `Gallery.search`; by an approximate index it may miss some."""
+    def nearest(self, queries: ArrayLike, k: int, *, names: Sequence[str] | None = None) -> list[Hits]:
+        """The k nearest candidates of each query, as `Gallery.nearest`; by an approximate index it may miss some."""
         asked = matrix(queries, self._dim, "queries")
         names = [str(row) for row in range(len(asked))] if names is None else names
         if len(names) != len(asked):
@@ -239,8 +239,8 @@ class MilvusGallery:
 
         return self._answer(found)
 
-    def search_arrays(self, queries: ArrayLike, k: int) -> tuple[Doubles, Slots]:
-        """Like `search`, as two arrays, queries × min(k, candidates): distances and slots of the same snapshot."""
+    def nearest_arrays(self, queries: ArrayLike, k: int) -> tuple[Doubles, Slots]:
+        """Like `nearest`, as two arrays, queries × min(k, candidates): distances and slots of the same snapshot."""
         asked = matrix(queries, self._dim, "queries")
         ranked = self._answer(lambda view: self._nearest(view, asked, k))
         return ranked.distances, ranked.slots
@@ -253,7 +253,7 @@ class MilvusGallery:
         return self._answer(lambda view: RemoteScan(self._filled(view), asked[0]))
 
     def hits_of(self, scan: RemoteScan, k: int, *, name: str = "0") -> tuple[Hits, Slots]:
-        """What an exact `search` says of a scanned query, and the slots of the hits."""
+        """What an exact `nearest` says of a scanned query, and the slots of the hits."""
 
         def found(view: View) -> tuple[Hits, Slots]:
             wanted = _at_most(k, view.state.count)

@@ -43,7 +43,7 @@ class MeanQuestion(Question):
         self._all: Floats = gallery.all_vectors()
         self.listed = min(2 * k, len(self._all))
         near_by = max(self.listed, min(NEAR, PAIRS // self.listed))
-        looked = gallery.search_arrays(centre, near_by)[1][0]
+        looked = gallery.nearest_arrays(centre, near_by)[1][0]
         self.slots = looked[: self.listed]
         near = self._all[looked].astype(np.float64)
         far, self._beyond = _parted(self._all, looked, centre)

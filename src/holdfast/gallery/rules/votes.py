@@ -46,7 +46,7 @@ class VoteQuestion(Question):
         self._need = k / (k + 1) if size > k else 0.0
         self._labels: dict[int, str | None] = {}
         chosen = Ballot(size)
-        chosen.add(*gallery.search_arrays(first, k + 1), k)
+        chosen.add(*gallery.nearest_arrays(first, k + 1), k)
         self.slots = chosen.leading(2 * k)
         counted = self._by_class(chosen)
         self.label = max(counted, key=lambda label: (counted[label], label), default=None)
@@ -106,7 +106,7 @@ class VoteQuestion(Question):
         if self._waiting:
             vectors = np.concatenate(self._waiting)
             self._waiting.clear()
-            self._ballot.add(*self.gallery.search_arrays(vectors, self.k + 1), self.k)
+            self._ballot.add(*self.gallery.nearest_arrays(vectors, self.k + 1), self.k)
 
     def _radii(self, counts: NDArray[np.int64], part: float, need: float, times: int = 1) -> Array:
         alpha = self.how.alpha * part / self.statements
