@@ -94,7 +94,7 @@ def test_what_was_not_certified_and_left_is_broken(client, shop):
     assert left
     for hit in done["before"]["hits"]:
         assert (hit["verdict"] == "BROKEN") == (hit["id"] in left)
-        assert ("pushed it out" in hit["reason"]) == (hit["id"] in left)
+        assert ("An attack is shown" in hit["reason"]) == (hit["id"] in left)
     assert done["held"]
     assert done["contradicted"] == []
 
