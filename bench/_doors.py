@@ -26,7 +26,7 @@ from holdfast.attacks.resized import Resized
 from holdfast.certify import Method, Verdict
 from holdfast.data import decode, read_image
 from holdfast.data.fit import to_image
-from holdfast.gallery import AnyGallery
+from holdfast.gallery import Gallery
 from holdfast.gallery.certified import CertifiedHits, certified_search
 from holdfast.models import Embedder
 from holdfast.spec import ImageSpec
@@ -90,7 +90,7 @@ def try_service(attempts: int) -> Tally:
     return tally
 
 
-def _tried(gallery: AnyGallery, embedder: Embedder, folder: Path, attempts: int, seed: int) -> Tally:
+def _tried(gallery: Gallery, embedder: Embedder, folder: Path, attempts: int, seed: int) -> Tally:
     tally, each = Tally(), attempts // len(SIZES)
     ids = list(gallery.ids())
     vectors = gallery.vectors(ids).astype(np.float64)

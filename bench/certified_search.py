@@ -29,9 +29,9 @@ from holdfast import data, models
 from holdfast.bounds import Box
 from holdfast.gallery import Boxes, Gallery
 from holdfast.gallery.bounding import Bounder
-from holdfast.gallery.cache import folder_of
 from holdfast.gallery.certified import Asked, CertifiedHits, Ranking, certified_search, certify_query
 from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.models import Embedder, to_unit
 from holdfast.threat import Threat
 from holdfast.training import parse, train
@@ -108,7 +108,7 @@ def stored_boxes(folder: Path, embedder: Embedder, vectors: NDArray[np.float32],
 
 def cost_of_boxes(gallery: Gallery, asked: Asked, threat: Threat, repeats: int) -> None:
     """One line: a certificate by boxes that are read from the gallery, and from its cache; both say the same."""
-    shutil.rmtree(folder_of(gallery.path), ignore_errors=True)
+    shutil.rmtree(folder_of(Path(gallery.path)), ignore_errors=True)
 
     def certified(of: Gallery) -> CertifiedHits:
         return certify_query(of, asked, K, threat)

@@ -14,7 +14,6 @@ from holdfast.certify.smoothing import Smoothing
 from holdfast.data import Labels, read_image
 from holdfast.errors import GalleryError, HoldfastError, RunError, StorageError
 from holdfast.gallery import (
-    AnyGallery,
     Gallery,
     Hits,
     create_gallery,
@@ -70,7 +69,7 @@ def index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
     resample: Resample | None = None,
-) -> AnyGallery:
+) -> Gallery:
     """A gallery at `out` of all images in a folder, tar or bucket; one that is there already is brought up to date.
 
     Labels are the folders that hold the images, or with `labels="top"` those at the top. With `prune` images
@@ -110,7 +109,7 @@ def open_and_index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
     resample: Resample | None = None,
-) -> tuple[AnyGallery, Indexed]:
+) -> tuple[Gallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
     A new gallery that gets nothing to hold is not left behind. One that is there says itself how its vectors
@@ -151,7 +150,7 @@ def open_and_index(
         raise
 
 
-def _is_empty(gallery: AnyGallery) -> bool:
+def _is_empty(gallery: Gallery) -> bool:
     """Whether it surely holds nothing; a gallery that cannot say so must not hide why."""
     try:
         return len(gallery) == 0
@@ -190,10 +189,8 @@ def _under(embedder: AnyEmbedder, path: str | Path | None, metric: Metric | None
     return as_stored(embedder, EmbedderInfo(embedder.fingerprint(), {"metric": asked}))
 
 
-def _refreshed(gallery: AnyGallery) -> str:
+def _refreshed(gallery: Gallery) -> str:
     """Bring the cache of a large gallery up to date; the gallery is whole without it, so no failure counts."""
-    if not isinstance(gallery, Gallery):
-        return ""
     try:
         written = gallery.refresh_cache()
     except (StorageError, RunError) as cause:
@@ -228,7 +225,7 @@ def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
     return stored
 
 
-def search(gallery: AnyGallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
+def search(gallery: Gallery, embedder: AnyEmbedder, image: Image, k: int = 10) -> Hits:
     """The k candidates nearest to a picture; an embedder that did not make the gallery is refused."""
     gallery.check_embedder(embedder_info(embedder))
     if isinstance(image, (str, Path)):
