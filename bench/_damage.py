@@ -17,10 +17,11 @@ import torch
 
 from holdfast.bounds import Box
 from holdfast.errors import HoldfastError
-from holdfast.gallery import Boxes, EmbedderInfo, Gallery, Item, columns, database, verify_file
-from holdfast.gallery.cache import folder_of
+from holdfast.gallery import Boxes, EmbedderInfo, Gallery, Item, verify_file
 from holdfast.gallery.certified import QueryBounds, certify_query
 from holdfast.gallery.kept import Kept, KeptHit
+from holdfast.gallery.stores.sqlite import columns, database
+from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.threat import Threat
 
 DIM, COUNT, EPS, K = 8, 60, 0.1, 6

@@ -29,10 +29,10 @@ from holdfast import data, models
 from holdfast.bounds import Box
 from holdfast.certify.certifier import Certifier
 from holdfast.gallery import Boxes, Gallery, Hits
-from holdfast.gallery.cache import folder_of
 from holdfast.gallery.certified import QueryBounds, Ranking, certify_query
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.searching import search
+from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.models import Embedder, to_unit
 from holdfast.threat import Threat
 from holdfast.training import parse, train
@@ -111,7 +111,7 @@ def stored_boxes(folder: Path, embedder: Embedder, vectors: NDArray[np.float32],
 
 def cost_of_boxes(gallery: Gallery, asked: QueryBounds, threat: Threat, repeats: int) -> None:
     """One line: a certificate by boxes that are read from the gallery, and from its cache; both say the same."""
-    shutil.rmtree(folder_of(gallery.path), ignore_errors=True)
+    shutil.rmtree(folder_of(Path(gallery.path)), ignore_errors=True)
 
     def certified(of: Gallery) -> Hits:
         return certify_query(of, asked, K, threat)

@@ -21,7 +21,7 @@ from _common import alternate, report
 # isort: split
 import _gallery
 from holdfast.gallery import Gallery
-from holdfast.gallery.cache import folder_of
+from holdfast.gallery.stores.sqlite.cache import folder_of
 
 PIECE = 50_000
 MEMORY = """

@@ -21,7 +21,7 @@ import torch
 import _gallery
 from holdfast import models
 from holdfast.gallery import Boxes, Gallery
-from holdfast.gallery.cache import folder_of
+from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.provenance import commit, versions
 
 TOGETHER = 16

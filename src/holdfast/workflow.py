@@ -14,7 +14,6 @@ from holdfast.certify.smoothing import Smoothing
 from holdfast.data import Labels, read_alterable
 from holdfast.errors import DataError, GalleryError, HoldfastError, RunError, StorageError
 from holdfast.gallery import (
-    AnyGallery,
     Gallery,
     create_gallery,
     discard_gallery,
@@ -71,7 +70,7 @@ def index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
     resample: Resample | None = None,
-) -> AnyGallery:
+) -> Gallery:
     """A gallery at `out` of all images in a folder, tar or bucket; one that is there already is brought up to date.
 
     Labels are the folders that hold the images, or with `labels="top"` those at the top. With `prune` images
@@ -111,7 +110,7 @@ def open_and_index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
     resample: Resample | None = None,
-) -> tuple[AnyGallery, Indexed]:
+) -> tuple[Gallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
     A new gallery that gets nothing to hold is not left behind. One that is there says itself how its vectors
@@ -152,7 +151,7 @@ def open_and_index(
         raise
 
 
-def _is_empty(gallery: AnyGallery) -> bool:
+def _is_empty(gallery: Gallery) -> bool:
     """Whether it surely holds nothing; a gallery that cannot say so must not hide why."""
     try:
         return len(gallery) == 0
@@ -191,10 +190,8 @@ def _under(embedder: AnyEmbedder, path: str | Path | None, metric: Metric | None
     return as_stored(embedder, EmbedderInfo(embedder.fingerprint(), {"metric": asked}))
 
 
-def _refreshed(gallery: AnyGallery) -> str:
+def _refreshed(gallery: Gallery) -> str:
     """Bring the cache of a large gallery up to date; the gallery is whole without it, so no failure counts."""
-    if not isinstance(gallery, Gallery):
-        return ""
     try:
         written = gallery.refresh_cache()
     except (StorageError, RunError) as cause:
@@ -231,7 +228,7 @@ def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
 
 
 def attack(
-    gallery: AnyGallery,
+    gallery: Gallery,
     embedder: AnyEmbedder,
     image: str | Path | NDArray[np.uint8],
     goal: str = "push-out",

@@ -20,8 +20,8 @@ from holdfast.errors import ConfigError, DataError, GalleryError
 from holdfast.gallery import EmbedderInfo, Gallery, Hit, Hits, attacking
 from holdfast.gallery.attacking import attack_picture, contradicted, places_of
 from holdfast.gallery.found import Found, find
-from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.searching import search
+from holdfast.gallery.stores.base import ChangedError
 from holdfast.goals import GOALS, Place, Result, parse_goal
 from holdfast.models import Foreign, wrap
 from holdfast.report import attack_page

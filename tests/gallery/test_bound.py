@@ -15,11 +15,12 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, to_version, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Boxes, Gallery, Item, columns, items, meta, verify_file
-from holdfast.gallery.database import DamageError
+from holdfast.gallery import Boxes, Gallery, Item, verify_file
 from holdfast.gallery.kept import Kept
-from holdfast.gallery.milvus.address import Index
-from holdfast.gallery.milvus.documents import State
+from holdfast.gallery.stores.milvus.address import Index
+from holdfast.gallery.stores.milvus.documents import State
+from holdfast.gallery.stores.sqlite import columns, items, meta
+from holdfast.gallery.stores.sqlite.database import DamageError
 
 BENCH = Path(__file__).parents[2] / "bench"
 

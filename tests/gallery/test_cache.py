@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from PIL import Image
 
-from holdfast.gallery import Boxes, Gallery, cache, columns, meta, verify_file
+from holdfast.gallery import Boxes, Gallery, verify_file
+from holdfast.gallery.stores.sqlite import cache, columns, meta
 from holdfast.models import wrap
 from holdfast.workflow import open_and_index
 
@@ -339,7 +340,8 @@ def test_a_read_only_place_is_mapped_too(shop: Gallery, path: Path) -> None:
 import os, sys
 import faiss
 import numpy as np
-from holdfast.gallery import Gallery, columns
+from holdfast.gallery import Gallery
+from holdfast.gallery.stores.sqlite import columns
 if os.getuid() == 0:
     os.setgid(65534), os.setuid(65534)
 columns.Column.decode = None  # no block can be read

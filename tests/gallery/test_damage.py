@@ -16,7 +16,8 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError, HoldfastError, StorageError
-from holdfast.gallery import EmbedderInfo, Gallery, database, memory, verify_file
+from holdfast.gallery import EmbedderInfo, Gallery, verify_file
+from holdfast.gallery.stores.sqlite import database, memory
 
 
 def refused(action: Callable[[], object], kind: type[HoldfastError], match: str) -> None:

@@ -16,13 +16,15 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, columns, creating, discard_gallery, verify_file
+from holdfast.gallery import Gallery, discard_gallery, verify_file
+from holdfast.gallery.stores.sqlite import columns, creating
 
 PRELUDE = f"""
 import sys
 from pathlib import Path
 import numpy as np
-from holdfast.gallery import EmbedderInfo, Gallery, columns
+from holdfast.gallery import EmbedderInfo, Gallery
+from holdfast.gallery.stores.sqlite import columns
 columns._BLOCK_BYTES = {16 * DIM}
 path = Path(sys.argv[1])
 """

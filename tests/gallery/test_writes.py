@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy.typing import NDArray
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, Item, columns
+from holdfast.gallery import Gallery, Item
+from holdfast.gallery.stores.sqlite import columns
 
 
 class Followed(RuleBasedStateMachine):

@@ -27,9 +27,10 @@ from holdfast.errors import ConfigError, GalleryError
 from holdfast.files import atomic_write
 from holdfast.gallery.exact import Floats, pair_distances
 from holdfast.gallery.found import Found, find
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.indexing import embedder_info
-from holdfast.gallery.interface import AnyGallery, ChangedError
 from holdfast.gallery.provers import Provers
+from holdfast.gallery.stores.base import ChangedError
 from holdfast.gallery.values import GalleryInfo, Hit, Item
 from holdfast.goals import Goal, Place, Result, parse_goal
 from holdfast.metrics import unit_shift
@@ -157,7 +158,7 @@ class AttackedPicture:
 
 
 def attack_picture(
-    gallery: AnyGallery,
+    gallery: Gallery,
     embedder: AnyEmbedder,
     pixels: Pixels,
     *,
@@ -243,7 +244,7 @@ def attack_picture(
     )
 
 
-def places_of(gallery: AnyGallery, found: Found, ids: Sequence[str]) -> dict[str, Place]:
+def places_of(gallery: Gallery, found: Found, ids: Sequence[str]) -> dict[str, Place]:
     """Where each item stands among all candidates; what a smoothed search does not list comes after what it lists."""
     with gallery.snapshot():
         scan = gallery.scan(found.vector)
@@ -300,7 +301,7 @@ def _checked(threat: Threat, k: int) -> float:
     return threat.eps
 
 
-def _about(goal: Goal, target: str | None, hits: Sequence[str], gallery: AnyGallery) -> tuple[str, ...]:
+def _about(goal: Goal, target: str | None, hits: Sequence[str], gallery: Gallery) -> tuple[str, ...]:
     """The items that a goal is about; `hits` are those found, without the picture itself."""
     if target is not None and target not in gallery:
         raise GalleryError(f"the gallery has no item '{target[:80]}'; a search shows the ids of hits")
@@ -314,7 +315,7 @@ def _about(goal: Goal, target: str | None, hits: Sequence[str], gallery: AnyGall
 
 
 def _objective(
-    goal: Goal, gallery: AnyGallery, before: Found, about: Sequence[str], label: str | None, nearest: int
+    goal: Goal, gallery: Gallery, before: Found, about: Sequence[str], label: str | None, nearest: int
 ) -> Objective:
     """The goal's objective among the nearest candidates and those it is about."""
     slots = gallery.nearest_arrays(before.vector[None], nearest)[1][0]
@@ -331,7 +332,7 @@ def _objective(
 
 
 def _classes(
-    goal: Goal, gallery: AnyGallery, items: Sequence[Item], label: str | None
+    goal: Goal, gallery: Gallery, items: Sequence[Item], label: str | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The candidates' classes as numbers, and that of the picture; an item without a label is of no class."""
     if not goal.labels:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from holdfast.certificate import Verdict
 from holdfast.data import Picture
 from holdfast.gallery.exact import Floats
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.provers import Options, Provers, Query
 from holdfast.gallery.values import Hit, Hits
 from holdfast.goals import Place
@@ -66,7 +66,7 @@ class Found:
 
 
 def find(
-    gallery: AnyGallery,
+    gallery: Gallery,
     embedder: AnyEmbedder,
     picture: Picture,
     k: int,

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from holdfast.certify.certifier import Certifier
 from holdfast.data import Picture
 from holdfast.errors import ConfigError, GalleryError, HoldfastError, StorageError
-from holdfast.gallery import AnyGallery, GalleryInfo, Hits, Item, open_gallery
+from holdfast.gallery import Gallery, GalleryInfo, Hits, Item, open_gallery
 from holdfast.gallery.indexing import embedder_info
-from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.made_by import embedder_of
-from holdfast.gallery.milvus.address import is_milvus
 from holdfast.gallery.provers import Options, Provers, Query
 from holdfast.gallery.searching import certified
 from holdfast.gallery.smoothed import stored_smoothing
+from holdfast.gallery.stores import store_at
+from holdfast.gallery.stores.base import ChangedError, GoneError
 from holdfast.models import AnyEmbedder, Embedder, Smoothed
 from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
 from holdfast.threat import Threat
@@ -75,10 +75,11 @@ class Served:
 
     def __init__(self, name: str, where: str, model: Path | None = None, *, writable: bool = False) -> None:
         self.name, self.where, self.writable = name, where, writable
-        if writable and is_milvus(where):
+        promises = store_at(where)[0].promises
+        if writable and not promises.files:
             raise ConfigError(
-                f"{where} is in Milvus and has no folder for uploaded pictures; serve it without --writable, and "
-                "change it with 'holdfast index'"
+                f"{where} is in {promises.name} and has no folder for uploaded pictures; serve it without "
+                "--writable, and change it with 'holdfast index'"
             )
         self._lock = threading.Lock()
         self._failed: tuple[float, GalleryError] | None = None
@@ -107,7 +108,7 @@ class Served:
         with self._lock:
             self._gallery.close()
 
-    def use(self, work: Callable[[AnyGallery], T]) -> T:
+    def use(self, work: Callable[[Gallery], T]) -> T:
         """What `work` makes of the gallery; one that was replaced meanwhile is opened again, once.
 
         One that was changed while it was read is asked again, a few times. A gallery that does not answer is an
@@ -123,15 +124,15 @@ class Served:
         except StorageError as error:
             raise StorageError(self.without_paths(str(error))) from error
 
-    def held(self, work: Callable[[AnyGallery], T]) -> T:
+    def held(self, work: Callable[[Gallery], T]) -> T:
         """As `use`, where all that `work` reads is of one state of the gallery.
 
-        Not so in Milvus, which would answer nobody else meanwhile: there `work` compares the generations.
+        Not so where the store cannot hold a state still: there `work` compares the generations.
         """
-        if is_milvus(self.where):
+        if not self._gallery.promises.steady:
             return self.use(work)
 
-        def one_state(gallery: AnyGallery) -> T:
+        def one_state(gallery: Gallery) -> T:
             with gallery.snapshot():
                 return work(gallery)
 
@@ -147,7 +148,7 @@ class Served:
     def info(self) -> GalleryInfo:
         """What the gallery says of itself; one that a search would not read does not answer here either."""
 
-        def ask(gallery: AnyGallery) -> GalleryInfo:
+        def ask(gallery: Gallery) -> GalleryInfo:
             with gallery.snapshot():
                 return gallery.info
 
@@ -157,7 +158,7 @@ class Served:
     def probe(self) -> None:
         """Read what a search reads: the vectors, and the items nearest to one drawn at random."""
 
-        def ask(gallery: AnyGallery) -> None:
+        def ask(gallery: Gallery) -> None:
             with gallery.snapshot():
                 info = gallery.info
                 if info.count:
@@ -181,7 +182,7 @@ class Served:
     def examples(self, most: int) -> list[Item]:
         """At most so many items from all over the gallery; of a very large one, from its first `LISTED` ids."""
 
-        def some(gallery: AnyGallery) -> list[Item]:
+        def some(gallery: Gallery) -> list[Item]:
             ids = list(islice(gallery.ids(), LISTED))
             count = min(most, len(ids))
             chosen = [ids[(2 * place + 1) * len(ids) // (2 * count)] for place in range(count)]
@@ -195,7 +196,7 @@ class Served:
         start = time.perf_counter()
         vectors = self.embedder.embed(np.stack([pixels for pixels, _ in asked])).numpy()
 
-        def search(gallery: AnyGallery) -> list[Outcome]:
+        def search(gallery: Gallery) -> list[Outcome]:
             with gallery.snapshot():
                 info = gallery.info
                 most = max(k for _, k in asked)
@@ -225,7 +226,7 @@ class Served:
         start, asked = time.perf_counter(), threat or self.provers.usual
         assert asked is not None
 
-        def search(gallery: AnyGallery) -> Outcome:
+        def search(gallery: Gallery) -> Outcome:
             with gallery.snapshot():
                 info = gallery.info
                 self.check_threat(info, asked, options)
@@ -251,7 +252,7 @@ class Served:
             return False
         return self.provers.prover(asked, options, self.known).cost(asked, options, self.known).is_expensive
 
-    def _used(self, work: Callable[[AnyGallery], T]) -> T:
+    def _used(self, work: Callable[[Gallery], T]) -> T:
         gallery = self._current()
         try:
             return work(gallery)
@@ -263,13 +264,13 @@ class Served:
                 raise
             return work(fresh)
 
-    def _item(self, gallery: AnyGallery, id: str) -> Item:
+    def _item(self, gallery: Gallery, id: str) -> Item:
         with gallery.snapshot():
             if id not in gallery:
                 raise NotThereError(f"gallery '{self.name}' has no item '{shortened(id)}'")
             return gallery.get(id)
 
-    def _current(self, suspect: AnyGallery | None = None) -> AnyGallery:
+    def _current(self, suspect: Gallery | None = None) -> Gallery:
         """The open gallery; opened again where another file is in its place.
 
         A `suspect` failed: it is also asked whether its file holds another gallery now. A file that was put over
@@ -297,7 +298,7 @@ class Served:
         old.close()  # Maybe long, until its last write has ended: nobody else waits for that.
         return fresh
 
-    def _opened(self) -> AnyGallery:
+    def _opened(self) -> Gallery:
         opened = open_gallery(self.where, readonly=not self.writable)
         try:
             opened.check_embedder(embedder_info(self.embedder))
@@ -384,13 +385,15 @@ def _file(where: str) -> object:
     return stat.st_dev, stat.st_ino
 
 
-def _other(gallery: AnyGallery) -> bool:
+def _other(gallery: Gallery) -> bool:
     """Whether an open gallery can no longer be read, because its file now holds another one."""
     try:
         with gallery.snapshot():
             return False
-    except GalleryError as error:
-        return "open it again" in str(error)
+    except GoneError:
+        return True
+    except GalleryError:
+        return False
 
 
 def _certifier(embedder: AnyEmbedder) -> Certifier | None:

@@ -28,7 +28,7 @@ from holdfast.certify.files import Way
 from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError, GalleryError, HoldfastError
 from holdfast.gallery.exact import Floats
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.provers.base import Cost, Options, Prover, Query
 from holdfast.gallery.rules import RULES, Question
 from holdfast.gallery.rules.base import Array
@@ -89,7 +89,7 @@ class Sampling(Prover):
         how = searched(info, options)
         return Cost(how.first + how.n, is_expensive=True)
 
-    def vector(self, query: Query, gallery: AnyGallery, found: Hits) -> Floats:
+    def vector(self, query: Query, gallery: Gallery, found: Hits) -> Floats:
         """The mean of the noisy copies that answered."""
         how, proof = searched(gallery.info), found.proof
         assert isinstance(proof, SamplingProof)
@@ -100,7 +100,7 @@ class Sampling(Prover):
             total += part.double().numpy().sum(0)
         return (total / proof.samples).astype(np.float32)
 
-    def prove(self, query: Query, gallery: AnyGallery, k: int, threat: Threat, options: Options) -> Hits:
+    def prove(self, query: Query, gallery: Gallery, k: int, threat: Threat, options: Options) -> Hits:
         how = searched(gallery.info, options)
         return smoothed_search(gallery, self._embedder, query, k, how, threat=threat, seed=options.seed)
 
@@ -115,7 +115,7 @@ def searched(info: GalleryInfo, options: Options | None = None) -> Smoothing:
 
 
 def smoothed_search(
-    gallery: AnyGallery,
+    gallery: Gallery,
     embedder: Smoothed,
     query: Query,
     k: int,

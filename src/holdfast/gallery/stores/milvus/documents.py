@@ -29,8 +29,8 @@ import numpy as np
 
 from holdfast.errors import GalleryError
 from holdfast.gallery.exact import Slots
-from holdfast.gallery.milvus.address import DOCUMENTS, Index
-from holdfast.gallery.milvus.link import MOST, Link
+from holdfast.gallery.stores.milvus.address import DOCUMENTS, Index
+from holdfast.gallery.stores.milvus.link import MOST, Link
 from holdfast.gallery.values import EmbedderInfo
 
 STATE, CLAIM, CERTIFICATE = "state", "claim", "certificate"

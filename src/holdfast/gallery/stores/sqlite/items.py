@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from holdfast.gallery import checksums
-from holdfast.gallery.checksums import root_of
-from holdfast.gallery.database import DamageError, typed
 from holdfast.gallery.exact import Floats, Slots
+from holdfast.gallery.stores.sqlite import checksums
+from holdfast.gallery.stores.sqlite.checksums import root_of
+from holdfast.gallery.stores.sqlite.database import DamageError, typed
 from holdfast.gallery.values import Item
 
 T = TypeVar("T")
@@ -76,15 +76,15 @@ def count(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM items").fetchone()[0])
 
 
-def page_of_ids(connection: sqlite3.Connection, after: str | None, vectors: Vectors | None) -> list[str]:
-    """The next ids in order, after `after` (None: from the first); empty at the end."""
+def page(connection: sqlite3.Connection, after: str, vectors: Vectors | None) -> list[Item]:
+    """The next items in the order of their ids, after `after`; empty at the end."""
     found = connection.execute(
-        f"SELECT {_FIELDS} FROM items WHERE id > ? ORDER BY id LIMIT ?", (after or "", _PAGE)
+        f"SELECT {_FIELDS} FROM items WHERE id > ? ORDER BY id LIMIT ?", (after, _PAGE)
     )
-    ids = [item.id for _, item in _sound(found.fetchall(), vectors)]
-    if any(one >= other for one, other in pairwise([after or "", *ids])):
+    items = [item for _, item in _sound(found.fetchall(), vectors)]
+    if any(one >= other for one, other in pairwise([after, *(item.id for item in items)])):
         raise DamageError("the index of its ids is out of order")  # It would be followed in circles.
-    return ids
+    return items
 
 
 def insert(connection: sqlite3.Connection, start: int, items: Sequence[Item], vectors: Floats) -> int:

@@ -9,15 +9,17 @@ noticed. What checksums are worth is said in `gallery.checksums`.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from holdfast.gallery import boxes, checksums, database
-from holdfast.gallery.columns import Column
-from holdfast.gallery.database import DamageError, typed
+from holdfast.gallery import boxes
+from holdfast.gallery.stores.sqlite import checksums, database
+from holdfast.gallery.stores.sqlite.columns import Column
+from holdfast.gallery.stores.sqlite.database import DamageError, typed
 from holdfast.gallery.values import EmbedderInfo
 
 _SAID = ("uid", "dim", "count", "generation", "fingerprint", "card", "location", "created")
@@ -54,7 +56,7 @@ class Meta:
     @property
     def boxes(self) -> tuple[float, ...]:
         """For which eps there are boxes, smallest first."""
-        return boxes.sizes(self.columns)
+        return sizes(self.columns)
 
     @property
     def embedder(self) -> EmbedderInfo:
@@ -182,7 +184,7 @@ def _check(meta: Meta) -> None:
         raise DamageError(f"there is no column of vectors with {meta.dim} float32 numbers each")
     if meta.count < 0 or meta.generation < 0:
         raise DamageError(f"it counts {meta.count} items after {meta.generation} writes")
-    boxes.sizes(meta.columns)
+    sizes(meta.columns)
     try:
         card = json.loads(meta.card)
     except ValueError:
@@ -195,3 +197,23 @@ def _check(meta: Meta) -> None:
 
 def _sorted(columns: Mapping[str, Column]) -> list[Column]:
     return [columns[kind] for kind in sorted(columns)]
+
+
+def columns_for(eps: float, dim: int) -> list[Column]:
+    """The columns that boxes for `eps` take."""
+    return [
+        Column.of(boxes.kind(part, eps), "<f4", 1 if part == boxes.REACH else dim)
+        for part in (boxes.CENTRE, boxes.RADIUS, boxes.REACH)
+    ]
+
+
+def sizes(kinds: Iterable[str]) -> tuple[float, ...]:
+    """For which eps there are boxes, smallest first, told from the names of the columns."""
+    found = (re.fullmatch(rf"{boxes.REACH} linf:(\S+)", name) for name in kinds)
+    try:
+        eps = sorted(float(match[1]) for match in found if match)
+    except ValueError as cause:
+        raise DamageError(f"it has boxes of an unknown size ({cause})") from cause
+    if not all(0 <= one <= 1 for one in eps):
+        raise DamageError(f"it has boxes of an unknown size ({eps})")
+    return tuple(eps)

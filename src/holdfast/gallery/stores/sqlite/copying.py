@@ -11,8 +11,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from holdfast.errors import GalleryError, StorageError
-from holdfast.gallery import check, database, meta, writing
-from holdfast.gallery.database import DamageError
+from holdfast.gallery.stores.sqlite import check, database, meta, writing
+from holdfast.gallery.stores.sqlite.database import DamageError
 from holdfast.progress import bar
 
 _STEP = 256

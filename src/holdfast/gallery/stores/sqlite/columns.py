@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.gallery.checksums import part_hash, root_of
-from holdfast.gallery.database import DamageError, typed
+from holdfast.gallery.exact import largest_norm
+from holdfast.gallery.stores.sqlite.checksums import part_hash, root_of
+from holdfast.gallery.stores.sqlite.database import DamageError, typed
 
 Rows = NDArray[Any]
 
@@ -197,11 +198,6 @@ def shrink(connection: sqlite3.Connection, column: Column, count: int, generatio
         change ^= last.mark.part(column.kind)
         change ^= _write(connection, column, wanted - 1, last.rows[:kept], generation)
     return change
-
-
-def largest_norm(rows: Rows) -> float:
-    """The largest Euclidean norm among `rows`, not below the true one by more than float64's rounding."""
-    return float(np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1).max(initial=0.0)))
 
 
 def _by_block(column: Column, slots: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:

@@ -58,11 +58,6 @@ class Address:
         return f"a Milvus server at {self.uri.partition('://')[2]}" if self.file is None else str(self.file)
 
 
-def is_milvus(location: object) -> bool:
-    """Whether `location` names a gallery in Milvus, rather than a file."""
-    return str(location).startswith((SERVER, LITE, "milvus:/"))
-
-
 def parse(text: str) -> Address:
     """The address that `text` says; anything unclear is refused."""
     place, _, options = text.partition("?")

@@ -6,10 +6,10 @@ import uuid
 from datetime import UTC, datetime
 
 from holdfast.errors import GalleryError
-from holdfast.gallery.milvus import rows
-from holdfast.gallery.milvus.address import DOCUMENTS, Address, Index, parse
-from holdfast.gallery.milvus.documents import CERTIFICATE, CLAIM, STATE, Documents, State
-from holdfast.gallery.milvus.link import Link
+from holdfast.gallery.stores.milvus import rows
+from holdfast.gallery.stores.milvus.address import DOCUMENTS, Address, Index, parse
+from holdfast.gallery.stores.milvus.documents import CERTIFICATE, CLAIM, STATE, Documents, State
+from holdfast.gallery.stores.milvus.link import Link
 from holdfast.gallery.values import EmbedderInfo
 
 
@@ -90,12 +90,13 @@ def exists(location: str) -> bool:
         link.close()
 
 
-def discard(location: str) -> None:
-    """Take a gallery away, with all that it holds."""
+def discard(location: str, *, content: bool) -> None:
+    """Take an empty gallery away, or any with all that it holds if `content`."""
     address = parse(location)
     link = Link(address)
     try:
-        if _stored(link) is not None:
+        state = _stored(link)
+        if state is not None and (content or not state.count):
             documents = Documents(link, address.name)
             documents.delete(documents.read(STATE, CLAIM, CERTIFICATE))
             _drop(link, address.name)

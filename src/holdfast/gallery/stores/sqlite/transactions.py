@@ -11,14 +11,14 @@ from pathlib import Path
 
 from holdfast.deadline import check as check_deadline
 from holdfast.errors import GalleryError
-from holdfast.gallery import cache, columns, database, items, meta, writing
-from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Floats, Slots
-from holdfast.gallery.memory import Memory
-from holdfast.gallery.meta import Meta
-from holdfast.gallery.values import EmbedderInfo, GalleryInfo
-from holdfast.gallery.view import View
-from holdfast.gallery.writing import VECTOR
+from holdfast.gallery.stores.base import VECTOR, GoneError, VectorStore
+from holdfast.gallery.stores.sqlite import cache, columns, database, items, meta, writing
+from holdfast.gallery.stores.sqlite.database import DamageError
+from holdfast.gallery.stores.sqlite.memory import Memory
+from holdfast.gallery.stores.sqlite.meta import Meta
+from holdfast.gallery.stores.sqlite.view import View
+from holdfast.gallery.values import GalleryInfo
 
 _IDLE = 8
 """Connections that are kept for the next reads."""
@@ -41,7 +41,7 @@ class _Here(threading.local):
         self.frames: list[_Frame] = []
 
 
-class Store:
+class Transactions(VectorStore):
     """The connections to a gallery's file, shared by threads: one that writes, and one for each that reads now.
 
     Each outermost read begins a transaction on the newest committed state and shows its view; reads of other
@@ -58,7 +58,7 @@ class Store:
         frozen: bool,
         wait: float,
     ) -> None:
-        self.path = path
+        self.path: Path = path
         self._file = path.absolute()  # the same also when the process changes its folder
         self._main = connection
         self._readonly = readonly
@@ -71,7 +71,7 @@ class Store:
         self._closed = False
         self._idle = [connection] if readonly else []
         state = meta.read(connection)
-        self._uid, self.column = state.uid, state.vector
+        self._uid, self.vector = state.uid, state.vector
         self._view = View(self._cached, state)
 
     @property
@@ -81,7 +81,7 @@ class Store:
         return frames[-1].connection if frames else self._main
 
     @contextmanager
-    def read(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """One committed state for all reads of the block in this thread, the columns in memory included."""
         with database.reading(self.path):
             self._check_open()
@@ -100,50 +100,53 @@ class Store:
 
     @property
     def state(self) -> Meta:
-        """What the gallery says of itself; inside a `read`."""
+        """What the gallery says of itself; inside a `snapshot`."""
         state = self._here.frames[-1].state if self._here.frames else None
-        assert state is not None, "states are read inside a `read`"
+        assert state is not None, "states are read inside a `snapshot`"
         return state
 
     @property
     def memory(self) -> Memory:
-        """The vectors; inside a `read`."""
-        return self._shown.memory(self.connection, self.column)
+        """The vectors; inside a `snapshot`."""
+        return self._shown.memory(self.connection, self.vector)
 
     def rows(self, kind: str) -> Floats:
-        """All rows of another column, held in memory from the first time on; inside a `read`."""
+        """All rows of a column, held in memory from the first time on; inside a `snapshot`."""
         return self._shown.memory(self.connection, self.declared(kind)).rows
 
-    def gather(self, kind: str, slots: Slots) -> Floats:
-        """Some rows of a column; inside a `read`."""
-        column = self.column if kind == VECTOR else self.declared(kind)
-        return self._shown.gather(self.connection, column, slots)
+    def column(self, kind: str, slots: Slots) -> Floats:
+        """Some rows of a column; inside a `snapshot` or a `write`."""
+        if self._reading is None:
+            return columns.gather(self.connection, meta.read(self.connection).columns[kind], slots)
+        return self._shown.gather(self.connection, self.declared(kind), slots)
 
     def bound_vectors(self) -> items.Vectors | None:
-        """The vectors that items are compared with; None for a file of before. Inside a `read`."""
-        return (lambda slots: self.gather(VECTOR, slots)) if self.state.bound else None
+        """The vectors that items are compared with; None for a file of before, which the first write binds."""
+        if self._reading is not None and not self.state.bound:
+            return None
+        return lambda slots: self.column(VECTOR, slots)
 
     def declared(self, kind: str) -> columns.Column:
-        """A column of the file; inside a `read`."""
-        column = self.state.columns.get(kind)
+        """A column of the file; inside a `snapshot`."""
+        column = self.vector if kind == VECTOR else self.state.columns.get(kind)
         if column is None:
             raise DamageError(f"its column '{kind}' is missing")
         return column
 
     def check_count(self) -> None:
         """Refuse a file that lists more or fewer items than it counts."""
-        with self.read():
+        with self.snapshot():
             listed, count = items.count(self.connection), self.state.count
             if listed != count:
                 raise DamageError(f"{listed} items are listed where meta counts {count}")
 
     def prepare(self) -> None:
         """Read or map the vectors, and refuse a file in which they are not all there."""
-        with self.read():
-            self._shown.memory(self.connection, self.column, check=False)
+        with self.snapshot():
+            self._shown.memory(self.connection, self.vector, check=False)
 
     @contextmanager
-    def write(self) -> Iterator[None]:
+    def write(self, size: int = 0) -> Iterator[None]:
         """One write: on the disk when the block has ended, undone by any error."""
         self._check_outside()
         with self._writing, database.writing(self.path):
@@ -179,7 +182,7 @@ class Store:
     def lent(self) -> Iterator[sqlite3.Connection]:
         """A connection in a transaction: that of the read or write that this thread is in, or on the newest state.
 
-        Unlike `read` it asks nothing of what the file says, only whether it is the same file.
+        Unlike `snapshot` it asks nothing of what the file says, only whether it is the same file.
         """
         if self._here.frames:
             self._check_open()
@@ -208,9 +211,10 @@ class Store:
             self._here.frames.pop()
 
     def info(self) -> GalleryInfo:
-        """What the gallery says of itself, as last committed."""
+        """What the gallery says of itself: as of the snapshot or write that this thread is in, or as last committed."""
         with database.reading(self.path), self.lent() as connection:
-            found = meta.read(connection)
+            state = self._here.frames[-1].state if self._here.frames else None
+            found = state or meta.read(connection)
         return GalleryInfo(
             self.path,
             found.uid,
@@ -250,7 +254,7 @@ class Store:
     @property
     def _shown(self) -> View:
         view = self._reading
-        assert view is not None, "columns are read inside a `read`"
+        assert view is not None, "columns are read inside a `snapshot`"
         return view
 
     def _begin(self) -> _Frame:
@@ -315,8 +319,8 @@ class Store:
         # Without write access SQLite cannot see that the file changed, so its stamp is compared instead.
         return self._frozen and database.signature(self._file) != self._signature
 
-    def _other(self) -> GalleryError:
-        return GalleryError(f"{self.path} was replaced or changed by its owner; open it again")
+    def _other(self) -> GoneError:
+        return GoneError(f"{self.path} was replaced or changed by its owner; open it again")
 
     def _check_outside(self) -> None:
         if self._reading is not None and not self._readonly:
@@ -324,7 +328,7 @@ class Store:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise GalleryError(f"the gallery {self.path} is closed; open it again")
+            raise GoneError(f"the gallery {self.path} is closed; open it again")
 
     def _check_same(self, uid: str | None = None) -> None:
         """Refuse a file, or (with `uid`) a gallery in it, that is not the one that was opened."""
@@ -345,26 +349,6 @@ class Store:
             raise
         if self._stale():
             raise self._other()
-
-    def check_embedder(self, embedder: EmbedderInfo) -> None:
-        """Refuse an embedder that did not make the vectors."""
-        embedder.check_made(self.path, self.info().embedder.fingerprint)
-
-
-def open_store(path: Path, *, embedder: EmbedderInfo | None, readonly: bool, wait: float) -> Store:
-    """The gallery at `path`, its vectors read or mapped; refused if another embedder made it."""
-    signature = database.signature(path)
-    with opened(path, readonly=readonly, wait=wait) as (connection, frozen):
-        store = Store(path, connection, signature, readonly=readonly, frozen=frozen, wait=wait)
-        try:
-            store.check_count()
-            if embedder is not None:
-                store.check_embedder(embedder)
-            store.prepare()
-        except BaseException:
-            store.close()
-            raise
-        return store
 
 
 @contextmanager

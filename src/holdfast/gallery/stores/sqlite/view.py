@@ -6,13 +6,13 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from holdfast.gallery import columns
-from holdfast.gallery.cache import Cached
-from holdfast.gallery.columns import Column, Mark
-from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Floats, Slots
-from holdfast.gallery.memory import Memory
-from holdfast.gallery.meta import Meta
+from holdfast.gallery.stores.sqlite import columns
+from holdfast.gallery.stores.sqlite.cache import Cached
+from holdfast.gallery.stores.sqlite.columns import Column, Mark
+from holdfast.gallery.stores.sqlite.database import DamageError
+from holdfast.gallery.stores.sqlite.memory import Memory
+from holdfast.gallery.stores.sqlite.meta import Meta
 
 Load = Callable[[Column], Cached | None]
 """Gives the cache of a column, where there is one."""

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import boxes, items, kept, meta
+from holdfast.gallery import boxes
 from holdfast.gallery.boxes import Boxes
-from holdfast.gallery.checksums import root_of
-from holdfast.gallery.columns import Column, Mark, gather, largest_norm
-from holdfast.gallery.database import FAULTS, DamageError, plain
-from holdfast.gallery.meta import Meta
-from holdfast.gallery.writing import PIECE, VECTOR
+from holdfast.gallery.exact import largest_norm
+from holdfast.gallery.stores.base import PIECE, VECTOR
+from holdfast.gallery.stores.sqlite import certificates, items, meta
+from holdfast.gallery.stores.sqlite.checksums import root_of
+from holdfast.gallery.stores.sqlite.columns import Column, Mark, gather
+from holdfast.gallery.stores.sqlite.database import FAULTS, DamageError, plain
+from holdfast.gallery.stores.sqlite.meta import Meta
 
 
 def problems(connection: sqlite3.Connection) -> list[str]:
@@ -63,7 +65,7 @@ def _file_problems(connection: sqlite3.Connection) -> Iterator[str]:
     for eps in state.boxes:
         yield from _box_problems(connection, state, eps)
     yield from _item_problems(connection, state)
-    kept.read(connection, state)
+    certificates.read(connection, state)
 
 
 def _item_problems(connection: sqlite3.Connection, state: Meta) -> Iterator[str]:

@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from holdfast.gallery import boxes as box_columns
-from holdfast.gallery import columns, items, kept, meta, writing
 from holdfast.gallery.boxes import Boxes
 from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.kept import Kept
-from holdfast.gallery.store import Store
+from holdfast.gallery.stores.base import VECTOR
+from holdfast.gallery.stores.sqlite import certificates, columns, items, meta, writing
+from holdfast.gallery.stores.sqlite.transactions import Transactions
 from holdfast.gallery.values import EmbedderInfo, Item
 
 
 class Rewriting:
     """What is done to a gallery inside `Gallery.rewriting`; an error, or a kill, leaves it as it was."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Transactions) -> None:
         self._store, self._connection = store, store.connection
         self._old = meta.read(self._connection)
         self._changes = dict.fromkeys(self._old.columns, 0)
@@ -30,7 +31,7 @@ class Rewriting:
 
     def put(self, slots: Slots, found: Sequence[Item], vectors: Floats, boxes: Mapping[float, Boxes]) -> None:
         """Give the candidates in these slots other vectors, and boxes for some of the sizes that the gallery has."""
-        rows = {writing.VECTOR: vectors, **box_columns.rows(boxes, vectors)}
+        rows = {VECTOR: vectors, **box_columns.rows(boxes, vectors)}
         for kind, part in rows.items():
             self._changes[kind] ^= columns.scatter(
                 self._connection, self._old.columns[kind], slots, part, self._old.generation + 1
@@ -54,13 +55,13 @@ class Rewriting:
 
     def certificates(self) -> list[Kept]:
         """The kept certificates as they are stored, whatever they prove."""
-        return kept.read(self._connection, meta.read(self._connection))
+        return certificates.read(self._connection, meta.read(self._connection))
 
     def looking(self) -> AbstractContextManager[None]:
         """The gallery's reads in this thread see what has been written so far."""
         return self._store.looking()
 
-    def keep_only(self, certificates: Sequence[Kept]) -> None:
+    def keep_only(self, proved: Sequence[Kept]) -> None:
         """Keep these certificates in the place of all."""
         writing.forget(self._connection, [one.query for one in self.certificates()])
-        writing.keep(self._connection, certificates)
+        writing.keep(self._connection, proved)

@@ -20,7 +20,7 @@ import numpy as np
 
 from holdfast.errors import GalleryError, MissingExtraError
 from holdfast.gallery.exact import Doubles, Floats, Slots
-from holdfast.gallery.milvus.address import Address, Index
+from holdfast.gallery.stores.milvus.address import Address, Index
 
 CONNECT, CALL, LOAD = 5.0, 120.0, 120.0
 """Seconds that Milvus gets to accept a connection, to answer a call, and to load a collection."""

@@ -34,10 +34,10 @@ import numpy as np
 
 from holdfast.errors import RunError, StorageError
 from holdfast.files import atomic_path, exclusive
-from holdfast.gallery import columns, meta
-from holdfast.gallery.columns import Column, Mark
 from holdfast.gallery.exact import Floats
-from holdfast.gallery.meta import Meta
+from holdfast.gallery.stores.sqlite import columns, meta
+from holdfast.gallery.stores.sqlite.columns import Column, Mark
+from holdfast.gallery.stores.sqlite.meta import Meta
 from holdfast.progress import bar
 
 AUTOMATIC = 1 << 27

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from holdfast.gallery import columns
-from holdfast.gallery.cache import Cached
-from holdfast.gallery.columns import Column, Mark
-from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Floats, Slots
+from holdfast.gallery.stores.sqlite import columns
+from holdfast.gallery.stores.sqlite.cache import Cached
+from holdfast.gallery.stores.sqlite.columns import Column, Mark
+from holdfast.gallery.stores.sqlite.database import DamageError
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -18,6 +18,7 @@ import numpy as np
 from holdfast.errors import GalleryError
 from holdfast.gallery.boxes import Boxes
 from holdfast.gallery.exact import Floats, Slots
+from holdfast.gallery.stores.base import LostError
 from holdfast.gallery.values import Item
 
 LONGEST = 65535
@@ -122,22 +123,12 @@ def boxes_of(rows: Sequence[Row], dim: int) -> tuple[Boxes, Floats]:
     )
 
 
-def single(rows: Sequence[Row]) -> list[Row]:
-    """The rows, each slot once: while Milvus moves its segments, a row may come twice."""
-    return list({row["slot"]: row for row in rows}.values())
-
-
-def in_order(rows: Sequence[Row], slots: Slots) -> list[Row]:
+def in_order(rows: Mapping[int, Row], slots: Slots) -> list[Row]:
     """The rows of these slots, in that order; one that is missing was removed meanwhile, or lost."""
-    found = {row["slot"]: row for row in rows}
-    missing = [slot for slot in slots.tolist() if slot not in found]
+    missing = [slot for slot in slots.tolist() if slot not in rows]
     if missing:
         raise LostError(f"no row is in slot {missing[0]}")
-    return [found[slot] for slot in slots.tolist()]
-
-
-class LostError(GalleryError):
-    """A row that a state has is not there: another process changed the gallery meanwhile, or it is damaged."""
+    return [rows[slot] for slot in slots.tolist()]
 
 
 def _check(slot: int, content: bytes) -> int:

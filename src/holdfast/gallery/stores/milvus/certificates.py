@@ -12,7 +12,7 @@ import numpy as np
 
 from holdfast.errors import GalleryError
 from holdfast.gallery.kept import Kept, KeptHit
-from holdfast.gallery.milvus.documents import CERTIFICATE, Document, Documents
+from holdfast.gallery.stores.milvus.documents import CERTIFICATE, Document, Documents
 
 Key = tuple[str, str, int]
 """Query, threat and k: what certificates that replace each other share."""
@@ -27,30 +27,26 @@ class Certificates:
     def all(self) -> list[Kept]:
         """The newest for each query, threat and k, in that order."""
         found = sorted(self._documents.read(CERTIFICATE), key=number_of)
-        newest = {_named(one): one for one in map(decode_certificate, found)}
+        newest = {one.named: one for one in map(decode_certificate, found)}
         return [newest[key] for key in sorted(newest)]
 
-    def keep(self, certificates: Sequence[Kept], instead_of: Sequence[Kept] | None) -> None:
-        """Keep these; with `instead_of`, only those whose forerunner there is still kept."""
+    def keep(self, certificates: Sequence[Kept]) -> None:
+        """Keep these."""
         there = self._documents.read(CERTIFICATE)
-        if instead_of is not None:
-            bodies = {one.body for one in there}
-            still = {_named(one) for one in instead_of if encode_certificate(one, 0).body in bodies}
-            certificates = [one for one in certificates if _named(one) in still]
         # Who dies before the old ones are deleted leaves both: the larger number counts.
         first = 1 + max(map(number_of, there), default=0)
         new = [encode_certificate(one, first + at) for at, one in enumerate(certificates)]
         prefixes = {one.name.partition("-")[0] for one in new}
         alike = [one for one in there if one.name.partition("-")[0] in prefixes]
-        asked = {_named(one) for one in certificates}
+        asked = {one.named for one in certificates}
         old = [one for one in alike if (said := _said(one)) is None or said in asked]
         self._documents.write(new)
         self._documents.delete(old)
 
-    def forget(self, queries: Sequence[str]) -> int:
+    def forget(self, queries: set[str]) -> int:
         """Drop those of these queries, and say how many there were; damaged ones may be of any query and go too."""
         found = self._documents.read(CERTIFICATE)
-        gone = [one for one in found if (said := _said(one)) is None or said[0] in set(queries)]
+        gone = [one for one in found if (said := _said(one)) is None or said[0] in queries]
         self._documents.delete(gone)
         return len(gone)
 
@@ -58,13 +54,9 @@ class Certificates:
 def _said(document: Document) -> Key | None:
     """Of what query, threat and k it is; None where it is damaged."""
     try:
-        return _named(decode_certificate(document))
+        return decode_certificate(document).named
     except GalleryError:
         return None
-
-
-def _named(one: Kept) -> Key:
-    return one.query, one.threat, one.k
 
 
 def certificate_name(query: str, threat: str, k: int) -> str:

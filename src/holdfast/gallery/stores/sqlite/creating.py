@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import cache, columns, database, meta
-from holdfast.gallery.meta import Meta
-from holdfast.gallery.store import laid_out
+from holdfast.gallery.stores.base import VECTOR
+from holdfast.gallery.stores.sqlite import cache, columns, database, meta
+from holdfast.gallery.stores.sqlite.meta import Meta
+from holdfast.gallery.stores.sqlite.transactions import laid_out
 from holdfast.gallery.values import EmbedderInfo
-from holdfast.gallery.writing import VECTOR
 
 
 def create_store(path: Path, *, dim: int, embedder: EmbedderInfo, overwrite: bool, wait: float) -> None:
