@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from _scenes import Scene
-from holdfast.certify import RankBounds, nearest
-from holdfast.certify.certifier import Certifier
 from holdfast.methods import METHODS
 from holdfast.models import evaluating
 from holdfast.models.inference import inference
+from holdfast.proofs import RankBounds, nearest
+from holdfast.proofs.certifier import Certifier
 from holdfast.threat import Threat
 
 HITS = 6

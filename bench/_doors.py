@@ -21,17 +21,18 @@ from torch import nn
 from _attempts import Tally
 from _serving import ask, served
 from holdfast import models, wrap
+from holdfast.api import index
 from holdfast.attacks import as_access
 from holdfast.attacks.resized import Resized
 from holdfast.data import decode, read_image
 from holdfast.data.fit import to_image
 from holdfast.gallery import Gallery, Hits
+from holdfast.gallery.building import open_and_index
 from holdfast.gallery.searching import search
 from holdfast.methods import IN_SEARCH
 from holdfast.models import Embedder
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
-from holdfast.workflow import index, open_and_index
 
 Bytes = NDArray[np.uint8]
 SIZES = ((41, 33), (9, 21), (12, 12), (64, 48), (96, 96), (5, 30))

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from holdfast import wrap
 from holdfast.bounds import distance_bounds, image_box, interval_bounds, linear_bounds, trace
-from holdfast.certify import AlteredCandidates, nearest
-from holdfast.certify.certifier import Certifier
 from holdfast.methods import METHODS
 from holdfast.models import Embedder
+from holdfast.proofs import AlteredCandidates, nearest
+from holdfast.proofs.certifier import Certifier
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 

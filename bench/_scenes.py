@@ -165,7 +165,7 @@ def trained_scene(steps: int = 120, queries: int = 8, candidates: int = 60) -> S
 
 def _trained(steps: int) -> Embedder:
     from holdfast.errors import RunError
-    from holdfast.evaluate import config_hash
+    from holdfast.evaluation import config_hash
     from holdfast.training import parse, train
 
     table = {

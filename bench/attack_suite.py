@@ -25,10 +25,10 @@ def main() -> None:
 
     from holdfast import data, models
     from holdfast.attacks import Settings, objective
-    from holdfast.evaluate.attacked import set_scene
-    from holdfast.evaluate.folder import SUITE, Task
-    from holdfast.evaluate.suite import attack_suite
-    from holdfast.evaluate.trials import ERS, make_trials
+    from holdfast.evaluation.attacked import set_scene
+    from holdfast.evaluation.folder import SUITE, Task
+    from holdfast.evaluation.suite import attack_suite
+    from holdfast.evaluation.trials import ERS, make_trials
     from holdfast.spec import ImageSpec
     from holdfast.threat import Threat
 

@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from holdfast import data, models
 from holdfast.bounds import Box
-from holdfast.certify.certifier import Certifier
 from holdfast.gallery import Boxes, Gallery, Hits
 from holdfast.gallery.certified import QueryBounds, Ranking, certify_query
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.searching import search
 from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.models import Embedder, to_unit
+from holdfast.proofs.certifier import Certifier
 from holdfast.threat import Threat
 from holdfast.training import parse, train
 

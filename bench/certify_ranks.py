@@ -11,7 +11,7 @@ def main() -> None:
     import torch
 
     from holdfast.bounds import Box
-    from holdfast.certify import AlteredQuery, nearest
+    from holdfast.proofs import AlteredQuery, nearest
 
     torch.manual_seed(0)
     classes = torch.randn(10, DIM)

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from holdfast import data, models
 from holdfast.bounds import Box, Relaxation, image_box, interval_bounds, trace
-from holdfast.certify.certifier import Certifier
 from holdfast.models import to_unit
+from holdfast.proofs.certifier import Certifier
 from holdfast.training import parse, train
 
 QUERIES, HITS, RIVALS, STEPS = 30, 10, 10, 60

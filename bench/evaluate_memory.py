@@ -24,7 +24,7 @@ def main() -> None:
 
     from holdfast import models
     from holdfast.data import ImageSet
-    from holdfast.evaluate import evaluate
+    from holdfast.evaluation import evaluate
     from holdfast.spec import ImageSpec
 
     spec = ImageSpec(1, 28, 28)

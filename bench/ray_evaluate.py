@@ -21,8 +21,8 @@ def main() -> None:
 
     from holdfast import data, models
     from holdfast.attacks import Settings
-    from holdfast.evaluate.cluster import RaySpread
-    from holdfast.evaluate.er_recall import er_recall
+    from holdfast.evaluation.cluster import RaySpread
+    from holdfast.evaluation.er_recall import er_recall
     from holdfast.spec import ImageSpec
     from holdfast.threat import Threat
 

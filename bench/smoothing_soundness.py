@@ -61,9 +61,9 @@ def shares(angles: Array, chosen: int, start: float, sigma: float, k: int) -> Ar
 
 
 def failures(sigma: float, n: int, alpha: float, k: int) -> dict[str, int]:
-    from holdfast.certify.smoothing import Answers, candidate_pairs, class_pairs
-    from holdfast.certify.smoothing.confidence import share_below
-    from holdfast.certify.smoothing.radius import vote_radius
+    from holdfast.proofs.smoothing import Answers, candidate_pairs, class_pairs
+    from holdfast.proofs.smoothing.confidence import share_below
+    from holdfast.proofs.smoothing.radius import vote_radius
 
     random = np.random.default_rng([int(100 * sigma), n, int(1000 * alpha), k])
     wrong = {"item": 0, "class": 0, "votes": 0}

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.gallery.searching import search
 
 
 def main(folder: str, photo: str) -> None:
@@ -31,7 +30,7 @@ def main(folder: str, photo: str) -> None:
         tempfile.TemporaryDirectory() as place,
         holdfast.index(embedder, folder, Path(place) / "own.gallery") as gallery,
     ):
-        for hit in search(gallery, embedder, photo, 5, certify="linf:auto"):
+        for hit in gallery.search(photo, 5, certify="linf:auto"):
             print(f"{hit.rank}  {hit.id}  {hit.distance:.4f}  {hit.certificate.sentence()}")
 
 

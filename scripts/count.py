@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = {
     "results": {"Hits", "CertifiedHits", "SmoothedHits", "RankInterval", "Radius"},
-    "embedders": {"Embedder", "Foreign", "CallableEmbedder", "Smoothed"},
+    "embedders": {"Embedder", "CallableEmbedder", "Smoothed"},
     "galleries": {"Gallery", "MilvusGallery"},
     "evaluations": {"Certification", "Curve", "SmoothedCertification", "ErRecall", "AttackedSuite"},
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from _picture import BLUE, GREEN, ORANGE, RED, Curve, below_each, drawn, save
 
-from holdfast.evaluate.smoothed_tables import radii_of
+from holdfast.evaluation.smoothed_tables import radii_of
 from holdfast.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ import numpy as np
 from _page import with_table
 from numpy.typing import NDArray
 
-from holdfast.evaluate.smoothed_tables import radii_of
+from holdfast.evaluation.smoothed_tables import radii_of
 from holdfast.rows import Rows, read_rows
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,11 +1,13 @@
 """Holdfast: image search that holds under attack.
 
-import holdfast
+import holdfast as hf
 
-embedder = holdfast.load("runs/first")              # or holdfast.wrap(any_torch_module, (3, 224, 224))
-gallery = holdfast.index(embedder, "photos/", "shop.gallery")
-for hit in holdfast.search(gallery, embedder, "photo.jpg", k=10):
-    print(hit.rank, hit.id, hit.distance)
+model = hf.load("runs/first")                        # or hf.wrap(any_torch_module, (3, 224, 224))
+gallery = hf.index(model, "photos/", "shop.gallery")
+gallery = hf.open("shop.gallery")                    # with the model that made it
+hits = gallery.search("photo.jpg", k=10, certify="linf:2/255")
+hits[0].certificate.sentence()
+gallery.attack("photo.jpg", goal="push-out", threat="linf:8/255").save("altered.png")
 """
 
 from __future__ import annotations
@@ -15,74 +17,78 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from holdfast.api import attack, certify, evaluate, index, load, open, report, train
+    from holdfast.certificate import Certificate, Radius, RankInterval, Verdict
     from holdfast.data import load as load_data
     from holdfast.errors import HoldfastError
-    from holdfast.gallery import Gallery, Hit, Hits, open_gallery
-    from holdfast.models import Embedder, Foreign, load
+    from holdfast.gallery import Gallery, Hit, Hits
+    from holdfast.models import CallableEmbedder, Embedder
     from holdfast.models.wrap import wrap
     from holdfast.spec import ImageSpec
-    from holdfast.workflow import attack, index, search, train
+    from holdfast.threat import Threat
 
 _WHERE = {
-    "Embedder": ("holdfast.models", "Embedder"),
-    "Foreign": ("holdfast.models", "Foreign"),
-    "Gallery": ("holdfast.gallery", "Gallery"),
-    "Hit": ("holdfast.gallery", "Hit"),
-    "Hits": ("holdfast.gallery", "Hits"),
-    "HoldfastError": ("holdfast.errors", "HoldfastError"),
-    "ImageSpec": ("holdfast.spec", "ImageSpec"),
-    "attack": ("holdfast.workflow", "attack"),
-    "index": ("holdfast.workflow", "index"),
-    "load": ("holdfast.models", "load"),
-    "load_data": ("holdfast.data", "load"),
-    "open_gallery": ("holdfast.gallery", "open_gallery"),
-    "search": ("holdfast.workflow", "search"),
-    "train": ("holdfast.workflow", "train"),
-    "wrap": ("holdfast.models", "wrap"),
+    "CallableEmbedder": "holdfast.models",
+    "Certificate": "holdfast.certificate",
+    "Embedder": "holdfast.models",
+    "Gallery": "holdfast.gallery",
+    "Hit": "holdfast.gallery",
+    "Hits": "holdfast.gallery",
+    "HoldfastError": "holdfast.errors",
+    "ImageSpec": "holdfast.spec",
+    "Radius": "holdfast.certificate",
+    "RankInterval": "holdfast.certificate",
+    "Threat": "holdfast.threat",
+    "Verdict": "holdfast.certificate",
+    "attack": "holdfast.api",
+    "certify": "holdfast.api",
+    "evaluate": "holdfast.api",
+    "index": "holdfast.api",
+    "load": "holdfast.api",
+    "load_data": "holdfast.data:load",
+    "open": "holdfast.api",
+    "report": "holdfast.api",
+    "train": "holdfast.api",
+    "wrap": "holdfast.models.wrap",
 }
+"""By public name, where it is; with its name there, where that is another."""
 
 __all__ = [
+    "CallableEmbedder",
+    "Certificate",
     "Embedder",
-    "Foreign",
     "Gallery",
     "Hit",
     "Hits",
     "HoldfastError",
     "ImageSpec",
+    "Radius",
+    "RankInterval",
+    "Threat",
+    "Verdict",
     "__version__",
     "attack",
+    "certify",
+    "evaluate",
     "index",
     "load",
     "load_data",
-    "open_gallery",
-    "search",
+    "open",
+    "report",
     "train",
     "wrap",
 ]
 
 
-_ROOMS = (
-    "attacks",
-    "bounds",
-    "certify",
-    "data",
-    "evaluate",
-    "gallery",
-    "metrics",
-    "models",
-    "neighbours",
-    "report",
-    "training",
-)
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:
-    """Names and rooms are imported on first use: `holdfast --help` needs neither torch nor FAISS."""
+    """Names are imported on first use: `holdfast --help` needs neither torch nor FAISS."""
     from importlib import import_module
 
-    if name in _ROOMS:
-        return import_module(f"holdfast.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
-    module, attribute = _WHERE[name]
-    return getattr(import_module(module), attribute)
+    module, _, attribute = _WHERE[name].partition(":")
+    return getattr(import_module(module), attribute or name)

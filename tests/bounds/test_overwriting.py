@@ -11,9 +11,9 @@ from networks import KINDS, attempts, make
 from torch import nn
 
 from holdfast.bounds import Box, image_box, interval_bounds, normalised, trace
-from holdfast.certify.certifier import Certifier
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.models import build, wrap
+from holdfast.proofs.certifier import Certifier
 from holdfast.spec import ImageSpec
 
 SHAPE = (1, 6, 6)

@@ -14,9 +14,9 @@ from holdfast.bounds import Box, box_distance_bounds, image_box, interval_bounds
 from holdfast.bounds.box import TINY
 from holdfast.bounds.neighbours import Neighbours, pair_distances
 from holdfast.bounds.operations import BatchNorm, Convolution, Linear, Pooling, Scale, Sum
-from holdfast.certify.altered_candidates import AlteredCandidates
-from holdfast.certify.certifier import Certifier
 from holdfast.gallery.boxes import Boxes
+from holdfast.proofs.altered_candidates import AlteredCandidates
+from holdfast.proofs.certifier import Certifier
 
 SHAPE = (1, 6, 6)
 LEAST = 2.0**-149

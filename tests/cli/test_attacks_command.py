@@ -8,7 +8,7 @@ import numpy as np
 from command import here, holdfast
 from PIL import Image
 
-from holdfast.evaluate import read_rows
+from holdfast.evaluation import read_rows
 
 MODEL = """
 import torch

@@ -204,7 +204,7 @@ def test_nested_folders_are_classes_by_their_deepest_folder(place, tmp_path, opt
     out = tmp_path / "g.gallery"
     indexed = here("index", f"{place / 'my.py'}:embedder", photos, "--out", out, *options)
     assert said in indexed.out
-    with holdfast.open_gallery(out, readonly=True) as opened:
+    with holdfast.Gallery.open(out, readonly=True) as opened:
         assert sorted({item.label for item in opened.catalogue().values()}) == classes
     words = (
         "train",

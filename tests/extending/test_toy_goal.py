@@ -49,17 +49,13 @@ def shop(tmp_path_factory):
         (folder / "photos").mkdir(exist_ok=True)
         Image.fromarray(rng.integers(90, 160, (8, 8, 3), dtype=np.uint8)).save(folder / f"photos/{i:02}.png")
     place = Path(f"{folder}/model.py:net")
-    model = holdfast.models.find(str(place))
-    holdfast.index(model, folder / "photos", folder / "g.gallery").close()
+    holdfast.index(place, folder / "photos", folder / "g.gallery").close()
     return folder
 
 
 def test_from_python(shop):
-    model = holdfast.models.find(f"{shop}/model.py:net")
-    with holdfast.open_gallery(shop / "g.gallery") as gallery:
-        done = holdfast.attack(
-            gallery, model, shop / "photos/03.png", goal="dethrone", threat="linf:0.2", k=3
-        )
+    with holdfast.open(shop / "g.gallery", f"{shop}/model.py:net") as gallery:
+        done = gallery.attack(shop / "photos/03.png", goal="dethrone", threat="linf:0.2", k=3)
     assert done.target == "03.png"
     assert done.reached == (done.moves[0].after > 1) is True
 

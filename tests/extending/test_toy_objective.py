@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from holdfast.attacks import OBJECTIVES, Assessment, Objective, Wish, objective_rows
 from holdfast.cli.attacked import print_suite
 from holdfast.data import ImageSet
-from holdfast.evaluate.suite import attack_suite
+from holdfast.evaluation.suite import attack_suite
 from holdfast.models import wrap
-from holdfast.report import write_report
+from holdfast.reports import write_report
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 

@@ -18,7 +18,7 @@ from holdfast.gallery.provers import PROVERS, Cost, Prover, Provers
 from holdfast.gallery.provers.base import Options
 from holdfast.gallery.searching import search
 from holdfast.models import Smoothed, wrap
-from holdfast.report import hits_page
+from holdfast.reports import hits_page
 from holdfast.service.answers import QueryState, search_answer
 from holdfast.service.engine import Outcome
 from holdfast.threat import Threat, floored

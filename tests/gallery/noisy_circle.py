@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from holdfast.certify.smoothing import Smoothing
 from holdfast.data import Picture
 from holdfast.gallery import Gallery
 from holdfast.gallery.indexing import embedder_info
@@ -17,7 +16,8 @@ from holdfast.gallery.provers import Query
 from holdfast.gallery.provers.sampling import searched
 from holdfast.gallery.provers.sampling import smoothed_search as search_by_samples
 from holdfast.gallery.smoothed import smoothed, smoothed_info
-from holdfast.models import Foreign
+from holdfast.models import CallableEmbedder
+from holdfast.proofs.smoothing import Smoothing
 from holdfast.threat import Threat
 
 HOW = Smoothing(sigma=0.25, n=600, alpha=0.05, first=60, gallery=8)
@@ -29,8 +29,8 @@ def circle(angles: torch.Tensor) -> torch.Tensor:
     return torch.stack([angles.cos(), angles.sin()], 1)
 
 
-def turning() -> Foreign:
-    return Foreign(lambda images: circle(images.flatten(1) @ SLOPE), (1, 4, 4), unit_norm=True)
+def turning() -> CallableEmbedder:
+    return CallableEmbedder(lambda images: circle(images.flatten(1) @ SLOPE), (1, 4, 4), unit_norm=True)
 
 
 def make(path, embedder, angles, labels=None, how=HOW):

@@ -12,6 +12,7 @@ from noisy_circle import HOW, make
 from PIL import Image
 from torch import nn
 
+from holdfast.api import index
 from holdfast.attacks import OBJECTIVES, Settings
 from holdfast.certificate import Radius, Verdict
 from holdfast.data import decode
@@ -23,11 +24,10 @@ from holdfast.gallery.found import Found, find
 from holdfast.gallery.searching import search
 from holdfast.gallery.stores.base import ChangedError
 from holdfast.goals import GOALS, Place, Result, parse_goal
-from holdfast.models import Foreign, wrap
-from holdfast.report import attack_page
+from holdfast.models import CallableEmbedder, wrap
+from holdfast.reports import attack_page
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
-from holdfast.workflow import attack, index
 
 SPEC = ImageSpec(3, 8, 8)
 THREAT = Threat.parse("linf:16/255")
@@ -64,6 +64,15 @@ def pixels():
 
 def searched(gallery, embedder, pixels, k=30):
     return gallery.nearest(embedder.embed(pixels[None]).numpy(), k)[0].hits
+
+
+def attack_with(gallery, embedder, image, goal, threat, **options):
+    """As a user attacks, with another model perhaps."""
+    kept, gallery.embedder = gallery.embedder, embedder
+    try:
+        return gallery.attack(image, goal, threat, **options)
+    finally:
+        gallery.embedder = kept
 
 
 def rank_of(gallery, embedder, pixels, item):
@@ -292,13 +301,13 @@ def test_jpeg_is_a_real_round_trip(pixels):
 def test_a_black_box_can_be_attacked(place, pixels):
     torch.manual_seed(0)
     linear = nn.Linear(192, 6)
-    black = Foreign(lambda x: linear(x.flatten(1)).detach().numpy(), SPEC, name="linear")
+    black = CallableEmbedder(lambda x: linear(x.flatten(1)).detach().numpy(), SPEC, name="linear")
     with index(black, place / "pictures", place / "black.gallery") as gallery:
         item = searched(gallery, black, pixels)[20].id
-        done = attack(gallery, black, pixels, f"pull-in:{item}", THREAT, settings=Settings(budget=600))
+        done = attack_with(gallery, black, pixels, f"pull-in:{item}", THREAT, settings=Settings(budget=600))
         assert done.forms[1].rank < 8
         with pytest.raises(ConfigError, match="use nes or spsa"):
-            attack(gallery, black, pixels, "shift", THREAT, settings=Settings(optimiser="pgd"))
+            attack_with(gallery, black, pixels, "shift", THREAT, settings=Settings(optimiser="pgd"))
 
 
 def test_bad_goals(gallery, embedder, pixels, tmp_path):
@@ -317,12 +326,12 @@ def test_bad_goals(gallery, embedder, pixels, tmp_path):
         ("shift", "l2:30", ConfigError, "whole image domain"),
     ):
         with pytest.raises(error, match=says):
-            attack(gallery, embedder, pixels, goal, threat, settings=QUICK)
+            attack_with(gallery, embedder, pixels, goal, threat, settings=QUICK)
     with pytest.raises(ConfigError, match="no item of the gallery is of class 'z'"):
-        attack(gallery, embedder, pixels, "misrank", THREAT, label="z", settings=QUICK)
+        attack_with(gallery, embedder, pixels, "misrank", THREAT, label="z", settings=QUICK)
     with pytest.raises(DataError, match="8 bits"):
-        attack(gallery, embedder, pixels / 255.0, "shift", THREAT)
-    done = attack(gallery, embedder, pixels, "shift", THREAT, settings=Settings(steps=1))
+        attack_with(gallery, embedder, pixels / 255.0, "shift", THREAT)
+    done = attack_with(gallery, embedder, pixels, "shift", THREAT, settings=Settings(steps=1))
     with pytest.raises(ConfigError, match=r"saved as \.png"):
         done.save(tmp_path / "altered.jpg")
     assert list(tmp_path.iterdir()) == []

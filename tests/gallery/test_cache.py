@@ -21,9 +21,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from PIL import Image
 
 from holdfast.gallery import Boxes, Gallery, verify_file
+from holdfast.gallery.building import open_and_index
 from holdfast.gallery.stores.sqlite import cache, columns, meta
 from holdfast.models import wrap
-from holdfast.workflow import open_and_index
 
 EPS = 0.1
 COUNT = 42

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError, ModelError
 from holdfast.gallery import Boxes, Gallery, verify_file
 from holdfast.gallery import boxes as box_columns
 from holdfast.gallery.bounding import stored_boxes
+from holdfast.gallery.building import open_and_index
 from holdfast.gallery.stores.sqlite import columns, meta
 from holdfast.models import wrap
-from holdfast.workflow import open_and_index
+from holdfast.proofs.certifier import Certifier
 
 EPS = 0.1
 

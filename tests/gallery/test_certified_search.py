@@ -11,14 +11,6 @@ from hypothesis import strategies as st
 
 from holdfast.bounds import Box, normalised
 from holdfast.certificate import Verdict
-from holdfast.certify import (
-    AlteredBoth,
-    AlteredCandidates,
-    AlteredQuery,
-    FewAlteredCandidates,
-    blocks,
-)
-from holdfast.certify.certifier import Certifier
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery import Boxes, Gallery
 from holdfast.gallery.bounding import stored_boxes
@@ -26,6 +18,14 @@ from holdfast.gallery.certified import QueryBounds, certify_query
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.searching import search
 from holdfast.models import wrap
+from holdfast.proofs import (
+    AlteredBoth,
+    AlteredCandidates,
+    AlteredQuery,
+    FewAlteredCandidates,
+    blocks,
+)
+from holdfast.proofs.certifier import Certifier
 from holdfast.threat import Threat
 
 EPS = 0.1

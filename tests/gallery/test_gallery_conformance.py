@@ -23,7 +23,6 @@ from noisy_circle import smoothed_search
 
 from holdfast.bounds import Box
 from holdfast.certificate import Verdict
-from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import GalleryError
 from holdfast.gallery import (
     Boxes,
@@ -50,7 +49,8 @@ from holdfast.gallery.stores.milvus import documents, link, rows
 from holdfast.gallery.stores.milvus import store as milvus_store
 from holdfast.gallery.stores.milvus.certificates import encode_certificate
 from holdfast.gallery.values import Item
-from holdfast.models import Foreign
+from holdfast.models import CallableEmbedder
+from holdfast.proofs.smoothing import Smoothing
 from holdfast.threat import Threat
 
 sys.path.append(str(Path(__file__).parents[1] / "extending"))  # where the toy store is
@@ -321,7 +321,7 @@ def test_a_smoothed_search_is_the_same(engine, tmp_path, rule):
     """The mean needs all vectors at once, and its slots to be those of them; votes need a batch of queries."""
     how = Smoothing(sigma=0.25, n=600, alpha=0.05, first=60, gallery=8, rule=rule)
     slope = torch.full((16,), 0.25)
-    base = Foreign(
+    base = CallableEmbedder(
         lambda images: torch.stack([(images.flatten(1) @ slope).cos(), (images.flatten(1) @ slope).sin()], 1),
         (1, 4, 4),
         unit_norm=True,

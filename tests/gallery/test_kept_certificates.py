@@ -7,7 +7,6 @@ import pytest
 import torch
 from gallery_reference import EMBEDDER
 
-from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError
 from holdfast.gallery import Boxes, Gallery, verify_file
 from holdfast.gallery.bounding import stored_boxes
@@ -17,6 +16,7 @@ from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.gallery.recheck import differences, recheck
 from holdfast.gallery.searching import search
 from holdfast.models import wrap
+from holdfast.proofs.certifier import Certifier
 from holdfast.threat import Threat
 
 EPS = 0.05

@@ -19,7 +19,7 @@ from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.provers import PROVERS, Provers
 from holdfast.gallery.provers.base import Options
 from holdfast.gallery.searching import search
-from holdfast.models import Foreign, wrap
+from holdfast.models import CallableEmbedder, wrap
 from holdfast.threat import Threat
 
 
@@ -101,7 +101,7 @@ def test_each_prover_says_whom_it_serves_and_the_others_why_not(shop, tmp_path):
 
 
 def test_a_network_without_bounds_says_so_and_is_searched(tmp_path):
-    embedder = Foreign(lambda images: images.flatten(1), (1, 2, 2))
+    embedder = CallableEmbedder(lambda images: images.flatten(1), (1, 2, 2))
     with Gallery.create(tmp_path / "g", dim=4, embedder=embedder_info(embedder)) as gallery:
         gallery.add(["a"], np.ones((1, 4), np.float32))
         image = np.zeros((1, 2, 2), np.uint8)

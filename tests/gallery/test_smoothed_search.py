@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery.rules import mean as room
 from holdfast.gallery.searching import search
 from holdfast.gallery.smoothed import smoothed, stored_smoothing
-from holdfast.models import Foreign
+from holdfast.models import CallableEmbedder
 
 smoothed_search = partial(search_with_noise, seed=0)
 
@@ -228,7 +228,7 @@ def test_noise_is_not_known_before_a_search_and_can_be_repeated(turning, tmp_pat
 
 def test_a_picture_of_the_gallery_answers_with_other_samples_than_its_vector_was_made_of():
     """Or a candidate would be nearer to the query for no reason but their common noise."""
-    base = Foreign(
+    base = CallableEmbedder(
         lambda images: torch.nn.functional.normalize(images.flatten(1), dim=1), (1, 4, 4), unit_norm=True
     )
     wrapped = smoothed(base, HOW)

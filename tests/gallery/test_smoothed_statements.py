@@ -12,10 +12,10 @@ import torch
 from noisy_circle import HOW, make, pixels, smoothed_search
 from scipy.special import betaincinv, ndtri
 
-from holdfast.certify.smoothing import Answers, candidate_pairs, class_pairs
 from holdfast.gallery.rules import RULES
 from holdfast.gallery.rules.base import Question
 from holdfast.models import Smoothed, to_unit
+from holdfast.proofs.smoothing import Answers, candidate_pairs, class_pairs
 
 ANGLES = np.array([0.5, 1.1, 1.75, 2.0, 2.4, 0.1, -0.4, 2.9])
 LABELS = ["a", "a", "b", "b", "c", "c", "d", "d"]

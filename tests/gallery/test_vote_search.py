@@ -16,10 +16,10 @@ from noisy_circle import HOW, make, pixels, smoothed_search, turning
 from scipy.special import ndtr
 
 from holdfast.certificate import Verdict
-from holdfast.certify.smoothing import parse_smoothing
 from holdfast.errors import ConfigError
 from holdfast.gallery.rules.votes import Ballot
 from holdfast.gallery.smoothed import stored_smoothing
+from holdfast.proofs.smoothing import parse_smoothing
 
 VOTES = replace(HOW, rule="votes", n=1000)
 GRID = np.linspace(-4.5, 4.5, 6001)

@@ -12,14 +12,15 @@ from torch import nn
 
 from holdfast import wrap
 from holdfast.bounds import image_box, interval_bounds, linear_box, trace
-from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import CheckpointError, GalleryError, ModelError
 from holdfast.gallery import Gallery
+from holdfast.gallery.building import open_and_index
 from holdfast.gallery.indexing import as_stored, embedder_info
-from holdfast.models import Foreign, Smoothed, build, save, under_metric
+from holdfast.gallery.searching import search
+from holdfast.models import CallableEmbedder, Smoothed, build, save, under_metric
 from holdfast.models.folded import stored
 from holdfast.models.metric import Metric
-from holdfast.workflow import open_and_index, search
+from holdfast.proofs.smoothing import Smoothing
 
 SPEC = (1, 8, 8)
 
@@ -56,7 +57,7 @@ def bases():
         "something after the last layer": embedder(activation="relu"),
         "wrapped": wrap(Plain(), SPEC),
         "wrapped, unit norm": wrap(Plain(), SPEC, unit_norm=True),
-        "black box": Foreign(lambda x: x.flatten(1)[:, :6], SPEC),
+        "black box": CallableEmbedder(lambda x: x.flatten(1)[:, :6], SPEC),
     }
 
 

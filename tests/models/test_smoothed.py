@@ -11,7 +11,7 @@ from torch import nn
 
 from holdfast import models, wrap
 from holdfast.errors import MissingExtraError, ModelError
-from holdfast.models import Foreign, build
+from holdfast.models import CallableEmbedder, build
 from holdfast.models.smoothed import BLOCK, Smoothed
 
 SPEC = (1, 8, 8)
@@ -43,7 +43,7 @@ def test_samples_do_not_depend_on_how_they_are_asked_for():
 
 
 def test_the_noise_is_gaussian_and_not_clamped():
-    pixels = Foreign(lambda x: x.flatten(1), SPEC)
+    pixels = CallableEmbedder(lambda x: x.flatten(1), SPEC)
     smoothed = Smoothed(pixels, 0.5, 1, bound=100.0)
     image = images(1)[0]
     seen = samples(smoothed, image, 0, 4000)
@@ -113,7 +113,7 @@ def test_onnxruntime_computes_the_same_function(name, shape):
 
 
 def test_backends_that_cannot_be(monkeypatch):
-    base = models.Foreign(lambda images: images.flatten(1), (1, 2, 2), unit_norm=True)
+    base = models.CallableEmbedder(lambda images: images.flatten(1), (1, 2, 2), unit_norm=True)
     with pytest.raises(ModelError, match="embedders of ours"):
         Smoothed(base, 0.1, 4, backend="onnx")
     with pytest.raises(ModelError, match="torch or onnx, not 'tpu'"):

@@ -7,10 +7,10 @@ import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from holdfast.certify.mahalanobis import Neighbours, knn_radii, knn_radius
 from holdfast.errors import ConfigError, DataError
 from holdfast.neighbours import ARML, METHODS, learn
 from holdfast.neighbours.arml import critical, margins, nearest_of_each
+from holdfast.proofs.mahalanobis import Neighbours, knn_radii, knn_radius
 
 
 def noisy_features(seed=0, n=240, classes=3):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.bounds.neighbours import Neighbours, outvoted
 from holdfast.bounds.projection import Limits
-from holdfast.certify.mahalanobis import exact_radius, knn_radius
 from holdfast.neighbours.moves import smallest_move, smallest_moves
+from holdfast.proofs.mahalanobis import exact_radius, knn_radius
 
 
 def problem(seed, dim=4, n=40, classes=3, rank=None):

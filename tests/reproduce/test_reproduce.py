@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.evaluate.scores import ars_difference, score_suite
+from holdfast.evaluation.scores import ars_difference, score_suite
 from holdfast.reproduce import cells as cells_of_rows
 from holdfast.reproduce import make_cells, open_reproduction, read_plan, reproduce_job, write_page
 from holdfast.reproduce.cells import read_targets, write_cells

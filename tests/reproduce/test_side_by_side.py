@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.evaluate.smoothed_tables import radii_of
+from holdfast.evaluation.smoothed_tables import radii_of
 from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
 from holdfast.rows import read_rows
 

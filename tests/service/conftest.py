@@ -10,7 +10,7 @@ from serving import Shop, serving
 
 from holdfast import data, models
 from holdfast.data.export import export_images
-from holdfast.workflow import open_and_index
+from holdfast.gallery.building import open_and_index
 
 MODEL = """
 import torch

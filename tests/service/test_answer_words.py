@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.certificate import BoundsProof, Radius, RankInterval, SamplingProof, Verdict
 from holdfast.cli.output import print_hits
 from holdfast.gallery import Hit, Hits
-from holdfast.report.hits import hits_page
+from holdfast.reports.hits import hits_page
 from holdfast.service.answers import QueryState, search_answer
 from holdfast.service.engine import Outcome
 from holdfast.threat import Threat

@@ -13,7 +13,8 @@ from serving import Shop, ask, serving
 from holdfast import models
 from holdfast.data import decode
 from holdfast.gallery import Gallery
-from holdfast.workflow import open_and_index, search
+from holdfast.gallery.building import open_and_index
+from holdfast.gallery.searching import search
 
 MODEL = """
 import torch

@@ -42,9 +42,9 @@ class Shop:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """The same pictures by an embedder that can be certified, by a plain one and by a smoothed one, served."""
     from holdfast import data, models
-    from holdfast.certify.smoothing import Smoothing
     from holdfast.data.export import export_images
-    from holdfast.workflow import open_and_index
+    from holdfast.gallery.building import open_and_index
+    from holdfast.proofs.smoothing import Smoothing
 
     folder = tmp_path_factory.mktemp("page")
     test = data.load("fashion-mnist-mini").test

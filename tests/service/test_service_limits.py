@@ -14,12 +14,12 @@ import pytest
 from serving import ask, png, problem, serving
 
 from holdfast import deadline
-from holdfast.certify import largest_eps
 from holdfast.data import Picture
 from holdfast.deadline import Deadline, running
 from holdfast.errors import ConfigError, OutOfTimeError
 from holdfast.gallery import Gallery
 from holdfast.gallery.provers import Options
+from holdfast.proofs import largest_eps
 from holdfast.service import engine, logs
 from holdfast.service.batching import Batcher
 from holdfast.service.engine import Served

@@ -163,7 +163,7 @@ def test_no_network_is_traced_while_others_use_it(client, shop, monkeypatch):
     def never(*_):
         raise AssertionError("tracing patches every module of the process")
 
-    monkeypatch.setattr("holdfast.certify.certifier.trace", never)
+    monkeypatch.setattr("holdfast.proofs.certifier.trace", never)
     for threat, method in (
         ("linf:1/255", "interval"),
         ("linf:auto", "crown"),
@@ -203,8 +203,8 @@ def test_a_gallery_without_what_a_threat_needs_says_what_it_can(client, shop, tm
 
 @pytest.mark.parametrize("rule", ["mean", "votes"])
 def test_a_smoothed_gallery(shop, tmp_path_factory, rule):
-    from holdfast.certify.smoothing import parse_smoothing
-    from holdfast.workflow import open_and_index
+    from holdfast.gallery.building import open_and_index
+    from holdfast.proofs.smoothing import parse_smoothing
 
     folder = tmp_path_factory.mktemp("smooth")
     how = parse_smoothing(f"sigma=0.2,n=400,first=40,gallery=8,rule={rule}")

@@ -10,7 +10,7 @@ import torch
 
 from holdfast import models
 from holdfast.errors import ConfigError, RunError
-from holdfast.evaluate import evaluate
+from holdfast.evaluation import evaluate
 from holdfast.rows import read_header
 from holdfast.spec import ImageSpec
 from holdfast.training import arithmetic, loop, parse, train

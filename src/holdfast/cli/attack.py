@@ -81,7 +81,7 @@ def attack(
     done.save(out)
     if html is not None:
         from holdfast.gallery.indexing import stored_image
-        from holdfast.report import attack_page, thumbnail
+        from holdfast.reports import attack_page, thumbnail
 
         atomic_write(
             html,

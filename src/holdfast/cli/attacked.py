@@ -11,15 +11,15 @@ import typer
 from holdfast.cli.output import number, print_json, print_table
 
 if TYPE_CHECKING:
-    from holdfast.evaluate.er_recall import ErRecall
-    from holdfast.evaluate.subject import Subject
-    from holdfast.evaluate.suite import AttackedSuite
+    from holdfast.evaluation.er_recall import ErRecall
+    from holdfast.evaluation.subject import Subject
+    from holdfast.evaluation.suite import AttackedSuite
 
 
 def print_attacked(done: AttackedSuite | ErRecall, about: Subject, json: bool) -> None:
     """The table of a suite or of ER-Recall, and what speaks against its numbers; exit code 1 if a number is wrong."""
-    from holdfast.evaluate import ROWS
-    from holdfast.evaluate.folder import ER_RECALL, SUITE
+    from holdfast.evaluation import ROWS
+    from holdfast.evaluation.folder import ER_RECALL, SUITE
 
     kind, rows = done.rows.header["config"]["kind"], done.folder / ROWS
     if json:
@@ -62,7 +62,7 @@ def print_er_recall(done: ErRecall, name: str) -> None:
 
 def print_suite(done: AttackedSuite, name: str) -> None:
     """What each attack reached, and the scores made of it."""
-    from holdfast.evaluate.scores import shown
+    from holdfast.evaluation.scores import shown
 
     scores = done.scores
     print_table(

@@ -23,9 +23,9 @@ from holdfast.cli.output import (
 from holdfast.methods import METHODS, in_words
 
 if TYPE_CHECKING:
-    from holdfast.evaluate.certify import Certification
-    from holdfast.evaluate.curve import Curve
-    from holdfast.evaluate.smoothing import SmoothedCertification
+    from holdfast.evaluation.certify import Certification
+    from holdfast.evaluation.curve import Curve
+    from holdfast.evaluation.smoothing import SmoothedCertification
 
 
 def certify(
@@ -93,9 +93,9 @@ def certify(
     """Prove, for a data set's test part, which hits no attacker within a threat can move."""
     from holdfast import api
     from holdfast.cli.evaluate import parse_ks
-    from holdfast.evaluate import ROWS
-    from holdfast.evaluate.folder import CERTIFICATION, CURVE, SMOOTHED
-    from holdfast.evaluate.subject import subject
+    from holdfast.evaluation import ROWS
+    from holdfast.evaluation.folder import CERTIFICATION, CURVE, SMOOTHED
+    from holdfast.evaluation.subject import subject
     from holdfast.spec import CLAIM, square
 
     ks, fewer = parse_ks(k), [] if marks is None else parse_ks(marks, "--marks")

@@ -39,16 +39,16 @@ def demo(
     from holdfast import data
     from holdfast.cli.certify import print_curve
     from holdfast.data.export import export_images
-    from holdfast.evaluate import evaluate
-    from holdfast.evaluate.certify import certify
-    from holdfast.evaluate.curve import certified_curve
+    from holdfast.evaluation import evaluate
+    from holdfast.evaluation.certify import certify
+    from holdfast.evaluation.curve import certified_curve
     from holdfast.files import atomic_write
+    from holdfast.gallery.building import open_and_index
     from holdfast.gallery.indexing import stored_image
     from holdfast.gallery.provers import Provers
     from holdfast.gallery.searching import search
-    from holdfast.report import hits_page, thumbnail, write_report
+    from holdfast.reports import hits_page, thumbnail, write_report
     from holdfast.threat import Threat
-    from holdfast.workflow import open_and_index
 
     started = time.monotonic()
     run, pictures, photos, shop = (out / name for name in ("run", "pictures", "queries", "shop.gallery"))

@@ -24,8 +24,8 @@ from holdfast.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.evaluate import Evaluation
-    from holdfast.evaluate.subject import Subject
+    from holdfast.evaluation import Evaluation
+    from holdfast.evaluation.subject import Subject
 
 
 def evaluate(
@@ -99,8 +99,8 @@ def evaluate(
     removes a hit that is certified. FILE.py is run to get NAME.
     """
     from holdfast import api
-    from holdfast.evaluate.folder import ER_RECALL, RETRIEVAL, SUITE
-    from holdfast.evaluate.subject import subject
+    from holdfast.evaluation.folder import ER_RECALL, RETRIEVAL, SUITE
+    from holdfast.evaluation.subject import subject
     from holdfast.spec import square
 
     about = subject(model, data, images=images, split=split, labels=labels, spec=square(image_size, channels))
@@ -133,7 +133,7 @@ def evaluate(
 
 def print_retrieval(done: Evaluation, about: Subject, json: bool) -> None:
     """The rates at each K beside chance, and the numbers of the whole."""
-    from holdfast.evaluate import ROWS
+    from holdfast.evaluation import ROWS
 
     summary, rows = done.summary, done.folder / ROWS
     if json:

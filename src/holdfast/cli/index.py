@@ -78,12 +78,12 @@ def index(
 ) -> None:
     """Embed a folder, tar or bucket of images into a gallery. Run it again to add what is new."""
     from holdfast import models
-    from holdfast.certify.smoothing import check_samples, parse_smoothing
     from holdfast.data import classes_line, reading_lines
     from holdfast.errors import ConfigError
+    from holdfast.gallery.building import open_and_index
     from holdfast.models.metric import Metric
+    from holdfast.proofs.smoothing import check_samples, parse_smoothing
     from holdfast.spec import square
-    from holdfast.workflow import open_and_index
 
     size = None if boxes is None else _size(boxes)
     how = None if smooth is None else parse_smoothing(smooth)

@@ -43,7 +43,7 @@ def export(
     """
     from holdfast import models
     from holdfast.data import reading_lines
-    from holdfast.evaluate.subject import dataset_of, home_of
+    from holdfast.evaluation.subject import dataset_of, home_of
     from holdfast.neighbours import export_features
     from holdfast.spec import square
 
@@ -141,10 +141,10 @@ def certify(
     from dataclasses import asdict
 
     from holdfast.errors import ConfigError
-    from holdfast.evaluate import ROWS
+    from holdfast.evaluation import ROWS
     from holdfast.neighbours import certify_learned, contradictions, robust_error
     from holdfast.neighbours.certification import MOVES
-    from holdfast.report.neighbours import write_neighbours
+    from holdfast.reports.neighbours import write_neighbours
 
     if out is not None and len(metrics) > 1:
         raise ConfigError("--out is for a single metric; several go into folders beside each of them")

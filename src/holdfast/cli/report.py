@@ -16,7 +16,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Make one offline HTML page from a run's rows."""
-    from holdfast.report import write_report
+    from holdfast.reports import write_report
 
     path = write_report(folder, out)
     if json:

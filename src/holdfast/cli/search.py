@@ -103,7 +103,7 @@ def search(
 def _write_page(html: Path, results: list[Hits], images: list[Path], gallery: str) -> None:
     from holdfast.files import atomic_write
     from holdfast.gallery.indexing import stored_image
-    from holdfast.report import hits_page, thumbnail
+    from holdfast.reports import hits_page, thumbnail
 
     shown = [thumbnail(image.read_bytes()) for image in images]
     atomic_write(html, hits_page(results, shown, lambda path: thumbnail(stored_image(path)), gallery))

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.bounds import Box
-from holdfast.certify.certifier import Certifier
 from holdfast.gallery.boxes import Boxes
 from holdfast.models import to_unit
+from holdfast.proofs.certifier import Certifier
 
 _BATCH = 128
 _UNIT = 1 + 2.0**-10

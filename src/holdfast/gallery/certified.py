@@ -10,9 +10,6 @@ from torch import Tensor
 
 from holdfast.bounds import Box, box_distance_bounds, distance_bounds, normalised
 from holdfast.certificate import BoundsProof, RankInterval, Verdict
-from holdfast.certify import Alteration, AlteredBoth, AlteredCandidates, RankBounds, query_ranks
-from holdfast.certify.blocks import Distances, few_in_blocks, ranks_in_blocks
-from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError
 from holdfast.gallery.boxes import named
 from holdfast.gallery.exact import Floats, Slots
@@ -21,6 +18,9 @@ from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.gallery.stores.base import TooManyError
 from holdfast.gallery.values import GalleryInfo, Hits, of_before
 from holdfast.models import AnyEmbedder
+from holdfast.proofs import Alteration, AlteredBoth, AlteredCandidates, RankBounds, query_ranks
+from holdfast.proofs.blocks import Distances, few_in_blocks, ranks_in_blocks
+from holdfast.proofs.certifier import Certifier
 from holdfast.threat import Threat
 
 _SLACK = 1 + 2.0**-30

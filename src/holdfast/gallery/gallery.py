@@ -32,10 +32,15 @@ from holdfast.gallery.stores.base import (
     boxes_of,
 )
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hits, Item
+from holdfast.threat import Threat
 
 if TYPE_CHECKING:
+    from holdfast.gallery.attacking import AttackedPicture
+    from holdfast.gallery.provers import Provers
+    from holdfast.gallery.searching import Image
     from holdfast.gallery.stores.sqlite.cache import Written
     from holdfast.gallery.stores.sqlite.rewriting import Rewriting
+    from holdfast.models import AnyEmbedder
 
 T = TypeVar("T")
 
@@ -57,9 +62,10 @@ class Gallery:
     `create` and `open`, or over any `VectorStore`. `embedder` is the model that made the vectors, where it is known.
     """
 
-    def __init__(self, store: VectorStore, embedder: Any = None) -> None:
+    def __init__(self, store: VectorStore, embedder: AnyEmbedder | None = None) -> None:
         self.embedder = embedder
         self._store = store
+        self._proving: tuple[AnyEmbedder, Provers] | None = None
         self._here = _Here()
         self._last: Proposed | None = None
         self._dim = store.info().dim
@@ -101,6 +107,84 @@ class Gallery:
         except BaseException:
             opened.close()
             raise
+
+    def search(
+        self,
+        image: Image,
+        k: int = 10,
+        *,
+        certify: str | Threat | None = None,
+        method: str | None = None,
+        keep: bool = False,
+        samples: int | None = None,
+        rule: str | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> Hits:
+        """The k candidates nearest to a picture; with `certify` each with what no attack within that threat can do.
+
+        `image` is a path, the bytes of a file, a PIL image, or pixels as the network takes them. `certify` is a threat
+        such as "linf:2/255", "candidates:linf:0.01", "linf:auto" or, in a smoothed gallery, "l2:0.5". `method` is how
+        hard bounds try: interval, last-layer or crown. With `keep` the gallery keeps the certificate. `samples`,
+        `rule` and `seed` change how the noisy copies of a smoothed gallery answer. `name` names the query.
+        """
+        from holdfast.gallery.searching import search
+
+        return search(
+            self,
+            self._with_embedder(),
+            image,
+            k,
+            certify=certify,
+            method=method,
+            keep=keep,
+            samples=samples,
+            rule=rule,
+            seed=seed,
+            name=name,
+            provers=self._provers(),
+        )
+
+    def attack(
+        self,
+        image: Image,
+        goal: str = "push-out",
+        threat: str | Threat = "linf:8/255",
+        k: int = 10,
+        **options: Any,
+    ) -> AttackedPicture:
+        """Alter a picture within `threat` so that its search goes wrong: `gallery.attack(…).save("altered.png")`.
+
+        `image` is as for `search`; pixels are 8 bits. `goal` is one of `holdfast.goals`. `options` are those of
+        `holdfast.gallery.attacking.attack_picture`.
+        """
+        from holdfast.gallery.attacking import attack_picture
+        from holdfast.gallery.searching import alterable
+
+        embedder = self._with_embedder()
+        wanted = Threat.parse(threat) if isinstance(threat, str) else threat
+        pixels = alterable(image, embedder.spec)
+        with self.snapshot():
+            return attack_picture(
+                self, embedder, pixels, goal=goal, threat=wanted, k=k, provers=self._provers(), **options
+            )
+
+    def _with_embedder(self) -> AnyEmbedder:
+        if self.embedder is None:
+            raise GalleryError(
+                f"{self.path} was opened without its model, which pictures need; open it with holdfast.open, or "
+                "search its vectors with nearest()"
+            )
+        return self.embedder
+
+    def _provers(self) -> Provers:
+        """The ways of proof of the model; made once, since the first proof traces its network."""
+        from holdfast.gallery.provers import Provers
+
+        embedder = self._with_embedder()
+        if self._proving is None or self._proving[0] is not embedder:
+            self._proving = embedder, Provers(embedder)
+        return self._proving[1]
 
     def close(self) -> None:
         """Let go of the store; closing twice is fine."""

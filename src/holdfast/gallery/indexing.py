@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify.certifier import Certifier
 from holdfast.data import Labels, Skipped, decode, open_source
 from holdfast.data.bucket import is_bucket, object_exists, read_object
 from holdfast.data.decoding import content, workers
@@ -30,6 +29,7 @@ from holdfast.gallery.values import EmbedderInfo, Item
 from holdfast.models import AnyEmbedder, Smoothed, under_metric
 from holdfast.models.smoothed import at_once
 from holdfast.progress import bar
+from holdfast.proofs.certifier import Certifier
 from holdfast.spec import ImageSpec
 
 PIECE = 256

@@ -14,9 +14,11 @@ from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import AnyEmbedder
 from holdfast.spec import ImageSpec
 
+Model = AnyEmbedder | str | Path | None
+
 
 def open_with_embedder(
-    path: str | Path, model: Path | None = None, *, readonly: bool = True
+    path: str | Path, model: Model = None, *, readonly: bool = True
 ) -> tuple[Gallery, AnyEmbedder]:
     """A gallery and the embedder that made it, found where it was or at `model`."""
     gallery = open_gallery(path, readonly=readonly)
@@ -27,7 +29,7 @@ def open_with_embedder(
         raise
 
 
-def embedder_of(gallery: Gallery, model: Path | None = None) -> AnyEmbedder:
+def embedder_of(gallery: Gallery, model: Model = None) -> AnyEmbedder:
     """The embedder that made a gallery, found where it was or at `model`; any other is refused."""
     path, info = gallery.path, gallery.info.embedder
     hint = info.location
@@ -37,7 +39,8 @@ def embedder_of(gallery: Gallery, model: Path | None = None) -> AnyEmbedder:
         # Opening a gallery must not run a file that the gallery itself names.
         raise GalleryError(f"{path} was made by {hint}; name it", option="model")
     try:
-        embedder = models.find(model or str(hint), _spec(info))
+        named = str(hint) if model is None else model
+        embedder = models.find(named, _spec(info)) if isinstance(named, str | Path) else named
     except ModelError as error:
         if model is not None:
             raise

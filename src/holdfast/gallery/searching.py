@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from holdfast.data import Picture, decode_picture, fitted, read_picture
+from holdfast.data import Picture, decode, decode_picture, fitted, read_alterable, read_picture
+from holdfast.data import alterable as decoded_as
 from holdfast.data.fit import to_array
 from holdfast.data.modes import flatten
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, DataError
 from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.provers import Options, Provers, Query
@@ -23,7 +24,8 @@ from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 
 Image = str | Path | bytes | Pillow.Image | NDArray[np.uint8] | NDArray[np.float32] | Picture
-"""A picture's path, its file's bytes, a PIL image, or pixels as the network takes them: C×H×W, uint8 or in [0, 1]."""
+"""A picture's path, its file's bytes, a PIL image, or an array: pixels of any size (H×W, H×W×3, C×H×W, uint8), or as
+the network takes them (C×H×W, floats in [0, 1])."""
 
 
 def search(
@@ -75,6 +77,19 @@ def certified(
     return prover.prove(query, gallery, min(k, count), threat, options) if count else Hits(query.name, ())
 
 
+def alterable(image: Image, spec: ImageSpec) -> NDArray[np.uint8]:
+    """The pixels of a picture that an attack alters: the file's own, where claims are of the file."""
+    if isinstance(image, str | Path):
+        return read_alterable(image, spec)
+    if isinstance(image, bytes):
+        return decode(image, decoded_as(spec))
+    pixels = _own_pixels(image)
+    if pixels is None:
+        raise DataError(f"a picture to alter is H x W x C or C x H x W in 8 bits, not {_described(image)}")
+    whole = spec.picture == "file" or pixels.shape == spec.shape
+    return pixels if whole else np.asarray(fitted(pixels, spec).pixels)
+
+
 def _query(image: Any, spec: ImageSpec, name: str | None) -> Query:
     if isinstance(image, str | Path):
         return Query(read_picture(image, spec), name or str(image))
@@ -86,10 +101,30 @@ def _picture(image: Any, spec: ImageSpec) -> Picture:
         return image
     if isinstance(image, bytes):
         return decode_picture(image, spec)
+    pixels = _own_pixels(image)
+    if pixels is None:
+        return Picture(image)  # As the network takes it, or refused by the network.
+    return Picture(pixels) if pixels.shape == spec.shape else fitted(pixels, spec)
+
+
+def _own_pixels(image: Any) -> NDArray[np.uint8] | None:
+    """The pixels of a PIL image or an array of 8 bits, C×H×W; None for any other array."""
     if isinstance(image, Pillow.Image):
-        return fitted(to_array(flatten(ImageOps.exif_transpose(image), None)), spec)
+        return to_array(flatten(ImageOps.exif_transpose(image), None))
+    if not isinstance(image, np.ndarray):
+        raise ConfigError(
+            f"an image is a path, the bytes of a file, a PIL image or an array, not {_described(image)}"
+        )
+    if image.dtype != np.uint8 or image.ndim not in (2, 3):
+        return None
+    if image.ndim == 3 and image.shape[0] in (1, 3):
+        return image
+    if image.ndim == 2 or image.shape[2] in (3, 4):
+        return to_array(flatten(Pillow.fromarray(image), None))
+    return None
+
+
+def _described(image: object) -> str:
     if isinstance(image, np.ndarray):
-        return Picture(image)
-    raise ConfigError(
-        f"an image is a path, the bytes of a file, a PIL image or an array, not {type(image).__name__}"
-    )
+        return f"{image.dtype} of {'x'.join(map(str, image.shape))}"
+    return type(image).__name__

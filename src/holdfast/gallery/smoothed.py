@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError
 from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import AnyEmbedder, Smoothed
+from holdfast.proofs.smoothing import Smoothing
 
 
 def smoothed(base: AnyEmbedder, how: Smoothing) -> Smoothed:

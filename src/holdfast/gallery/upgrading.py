@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.certify.certifier import Certifier
 from holdfast.data import decode, open_source
 from holdfast.data.decoding import content
 from holdfast.data.sets import folder
@@ -36,6 +35,7 @@ from holdfast.gallery.values import EmbedderInfo, Item
 from holdfast.models import AnyEmbedder, to_unit
 from holdfast.models.smoothed import at_once
 from holdfast.progress import bar
+from holdfast.proofs.certifier import Certifier
 from holdfast.threat import Threat
 
 TOLERANCE = 1e-3

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from holdfast.models.callable import CallableEmbedder
 from holdfast.models.checkpoint import CARD, WEIGHTS, load, save
 from holdfast.models.embedder import Embedder
 from holdfast.models.find import AnyEmbedder, find, named_by_file
 from holdfast.models.folded import under_metric
-from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, ImageSource, to_unit
 from holdfast.models.modes import evaluating, set_batch_norm_eval
 from holdfast.models.registry import MODELS, build
@@ -19,10 +19,10 @@ __all__ = [
     "MODELS",
     "WEIGHTS",
     "AnyEmbedder",
+    "CallableEmbedder",
     "CandidateSide",
     "ClassCode",
     "Embedder",
-    "Foreign",
     "ImageSource",
     "Images",
     "Smoothed",

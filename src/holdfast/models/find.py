@@ -12,15 +12,15 @@ from torch import nn
 
 from holdfast.errors import ModelError
 from holdfast.files import sha256_file
+from holdfast.models.callable import CallableEmbedder
 from holdfast.models.checkpoint import load
 from holdfast.models.embedder import Embedder
-from holdfast.models.foreign import Foreign
 from holdfast.models.onnx import onnx_embedder
 from holdfast.models.smoothed import Smoothed
 from holdfast.models.wrap import wrap
 from holdfast.spec import ImageSpec
 
-AnyEmbedder = Embedder | Foreign | Smoothed
+AnyEmbedder = Embedder | CallableEmbedder | Smoothed
 
 
 def find(named: str | Path, spec: ImageSpec | None = None) -> AnyEmbedder:
@@ -49,7 +49,7 @@ def _from_python(path: Path, name: str, spec: ImageSpec | None) -> AnyEmbedder:
     found = _value(path, name)
     if isinstance(found, Embedder):
         return found.eval()
-    if isinstance(found, Foreign):
+    if isinstance(found, CallableEmbedder):
         return found
     if isinstance(found, type) or not callable(found):
         kind = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
@@ -63,7 +63,7 @@ def _from_python(path: Path, name: str, spec: ImageSpec | None) -> AnyEmbedder:
         )
     if isinstance(found, nn.Module):
         return wrap(found.eval(), spec)
-    return Foreign(found, spec, name=name, source=sha256_file(path))
+    return CallableEmbedder(found, spec, name=name, source=sha256_file(path))
 
 
 def _value(path: Path, name: str) -> Any:

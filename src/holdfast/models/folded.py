@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.errors import ModelError
+from holdfast.models.callable import CallableEmbedder
 from holdfast.models.embedder import Embedder, placement
-from holdfast.models.foreign import Foreign
 from holdfast.models.inference import inference
 from holdfast.models.metric import Metric
 from holdfast.models.registry import MODELS
@@ -58,7 +58,7 @@ def matrix_of(kept: dict[str, Any]) -> Matrix:
     return np.frombuffer(content, dtype="<f4").reshape(kept["rank"], kept["features"])
 
 
-def under_metric(base: Embedder | Foreign, kept: dict[str, Any]) -> Embedder | Foreign:
+def under_metric(base: Embedder | CallableEmbedder, kept: dict[str, Any]) -> Embedder | CallableEmbedder:
     """`base` with the metric behind its vectors, after their normalisation if there is one; `base` stays as it is."""
     if base.candidate_side is not None:
         raise ModelError(
@@ -77,7 +77,7 @@ def under_metric(base: Embedder | Foreign, kept: dict[str, Any]) -> Embedder | F
             "the metric was learned from another embedder's vectors; learn one from this embedder's "
             "('holdfast metric features')"
         )
-    made = _foreign(base, matrix) if isinstance(base, Foreign) else _embedder(base, matrix)
+    made = _foreign(base, matrix) if isinstance(base, CallableEmbedder) else _embedder(base, matrix)
     made.metric = kept
     made.card = None if base.card is None else {**base.card, **made.describe()}
     made.longest = _longest(matrix) if base.unit_norm else None
@@ -94,10 +94,10 @@ def _longest(matrix: Matrix) -> float:
     return float((np.linalg.norm(exact, 2) + error) * (1 + 2e-5))
 
 
-def _foreign(base: Foreign, matrix: Matrix) -> Foreign:
+def _foreign(base: CallableEmbedder, matrix: Matrix) -> CallableEmbedder:
     weight = torch.from_numpy(matrix.copy())
     digest = hashlib.sha256(matrix.tobytes()).hexdigest()
-    return Foreign(
+    return CallableEmbedder(
         lambda images: base(images) @ weight.T,
         base.spec,
         name=base.name,

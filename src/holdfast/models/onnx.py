@@ -19,13 +19,13 @@ from torch import Tensor
 
 from holdfast.errors import MissingExtraError, ModelError
 from holdfast.files import sha256_file
+from holdfast.models.callable import CallableEmbedder
 from holdfast.models.embedder import Embedder
-from holdfast.models.foreign import Foreign
 from holdfast.models.inference import inference
 from holdfast.spec import ImageSpec
 
 
-def onnx_embedder(path: Path, spec: ImageSpec | None = None, *, unit_norm: bool = False) -> Foreign:
+def onnx_embedder(path: Path, spec: ImageSpec | None = None, *, unit_norm: bool = False) -> CallableEmbedder:
     """The network of an ONNX file with one N×C×H×W float input; its first output is the vector.
 
     Pixels are given in [0, 1]: a normalisation must be inside the file. `spec` is needed where the
@@ -38,7 +38,7 @@ def onnx_embedder(path: Path, spec: ImageSpec | None = None, *, unit_norm: bool 
         found = ", ".join(f"{entry.type} of {list(entry.shape)}" for entry in inputs)
         raise ModelError(f"{path} must take one tensor(float) of N x C x H x W, found {found}")
     _, *sides = inputs[0].shape
-    return Foreign(
+    return CallableEmbedder(
         function, _spec(path, sides, spec), name=path.name, source=sha256_file(path), unit_norm=unit_norm
     )
 

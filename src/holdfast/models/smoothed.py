@@ -19,9 +19,9 @@ from torch import Tensor
 
 from holdfast import deadline
 from holdfast.errors import ModelError
+from holdfast.models.callable import CallableEmbedder
 from holdfast.models.embedder import Embedder, placement
 from holdfast.models.fingerprint import CURRENT
-from holdfast.models.foreign import Foreign
 from holdfast.models.inference import inference
 from holdfast.models.inputs import Images, reader
 from holdfast.models.onnx import compiled
@@ -56,7 +56,7 @@ class Smoothed(Sided):
 
     def __init__(
         self,
-        base: Embedder | Foreign,
+        base: Embedder | CallableEmbedder,
         sigma: float,
         samples: int,
         *,
@@ -171,7 +171,7 @@ class Smoothed(Sided):
 
     def _forward(self) -> Callable[[Tensor], Tensor]:
         """How noisy copies become vectors, by the weights as they are now."""
-        if isinstance(self.base, Foreign):
+        if isinstance(self.base, CallableEmbedder):
             return self.base
         if self.backend == "onnx":
             key = self.base.fingerprint()

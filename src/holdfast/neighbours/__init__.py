@@ -4,7 +4,7 @@ found = load_features(Path("features.npz"))
 metric = learn(found.train, found.train_labels)                      # ARML
 done = certify_metric(metric, found, "certification", k=1)           # two radii for every test point, as rows
 
-The bounds themselves are certificates of their own, in `holdfast.certify.mahalanobis`.
+The bounds themselves are certificates of their own, in `holdfast.proofs.mahalanobis`.
 """
 
 from holdfast.neighbours.arml import ARML

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from holdfast.bounds.neighbours import Array, Neighbours, votes_needed
 from holdfast.bounds.projection import Limits
-from holdfast.certify.mahalanobis import exact_radius, knn_radius
 from holdfast.errors import ConfigError, DataError
 from holdfast.files import atomic_path, atomic_write, storage_error
 from holdfast.metrics import bootstrap
@@ -26,6 +25,7 @@ from holdfast.models.metric import Metric
 from holdfast.neighbours.features import Features, load_features
 from holdfast.neighbours.moves import smallest_move
 from holdfast.progress import bar
+from holdfast.proofs.mahalanobis import exact_radius, knn_radius
 from holdfast.rows import ROWS, SUMMARY, Finding, Rows, config_hash, is_finished, pending, read_rows, writing
 
 KIND = "certified neighbours"

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from holdfast.certify.smoothing.confidence import share_below
 from holdfast.progress import bar
+from holdfast.proofs.smoothing.confidence import share_below
 from holdfast.randomness import derive, generator
 
 Layers = Sequence[tuple[Tensor, Tensor]]

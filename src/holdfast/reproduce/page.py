@@ -11,7 +11,7 @@ from typing import Any
 
 from scipy.stats import t
 
-from holdfast.evaluate.scores import MENDED, ars_difference
+from holdfast.evaluation.scores import MENDED, ars_difference
 from holdfast.files import atomic_write
 from holdfast.metrics.robustness import ERS_PARTS
 from holdfast.reproduce.cells import CHANCE, Cell

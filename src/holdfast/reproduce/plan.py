@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
-from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError
 from holdfast.methods import bound_method
 from holdfast.models.smoothed import Backend
+from holdfast.proofs.smoothing import Smoothing
 from holdfast.threat import Threat, parse_eps
 from holdfast.training import merge, read_toml
 from holdfast.training.config import explain

@@ -10,8 +10,8 @@ from typing import Any
 from holdfast import data, models
 from holdfast.attacks import PAPER, Settings
 from holdfast.errors import ConfigError
-from holdfast.evaluate.certify import certify
-from holdfast.evaluate.er_recall import er_recall
+from holdfast.evaluation.certify import certify
+from holdfast.evaluation.er_recall import er_recall
 from holdfast.files import atomic_write
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.plan import AttackPlan, Job, Plan, SuiteAttack

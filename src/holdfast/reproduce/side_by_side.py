@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast import data
-from holdfast.evaluate.smoothed_tables import DEPLOYED, radii_of
+from holdfast.evaluation.smoothed_tables import DEPLOYED, radii_of
 from holdfast.reproduce.cells import CHANCE, Cell
 from holdfast.reproduce.plan import Job, Plan
 from holdfast.reproduce.run import rows_folder

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast import data, models
-from holdfast.certify.smoothing.confidence import printed_slack
-from holdfast.certify.smoothing.radius import printed_radius
 from holdfast.errors import ConfigError
-from holdfast.evaluate.smoothed_tables import Line, radii_of, smoothed_tables
-from holdfast.evaluate.smoothing import certify_smoothed
+from holdfast.evaluation.smoothed_tables import Line, radii_of, smoothed_tables
+from holdfast.evaluation.smoothing import certify_smoothed
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
+from holdfast.proofs.smoothing.confidence import printed_slack
+from holdfast.proofs.smoothing.radius import printed_radius
 from holdfast.reproduce.plan import Job, Plan, SmoothPlan
 from holdfast.rows import ROWS, Rows, read_header, read_rows
 

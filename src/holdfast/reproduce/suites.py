@@ -10,9 +10,9 @@ import numpy as np
 from holdfast import data, models
 from holdfast.attacks import PUBLISHED, Settings
 from holdfast.errors import ConfigError
-from holdfast.evaluate import evaluate
-from holdfast.evaluate.scores import Estimate, score_suite
-from holdfast.evaluate.suite import attack_suite
+from holdfast.evaluation import evaluate
+from holdfast.evaluation.scores import Estimate, score_suite
+from holdfast.evaluation.suite import attack_suite
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap, summarise
 from holdfast.reproduce.plan import Job, SuiteAttack, SuitePlan

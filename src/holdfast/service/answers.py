@@ -8,9 +8,9 @@ from urllib.parse import quote
 from pydantic import BaseModel, Field
 
 from holdfast.certificate import Verdict
-from holdfast.certify.smoothing import Rule
 from holdfast.gallery import Hit, Item
 from holdfast.goals import About
+from holdfast.proofs.smoothing import Rule
 from holdfast.service.engine import Outcome
 from holdfast.spec import PictureOf
 

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify.certifier import Certifier
 from holdfast.data import Picture
 from holdfast.errors import ConfigError, GalleryError, HoldfastError, StorageError
 from holdfast.gallery import Gallery, GalleryInfo, Hits, Item, open_gallery
@@ -30,6 +29,7 @@ from holdfast.gallery.smoothed import stored_smoothing
 from holdfast.gallery.stores import store_at
 from holdfast.gallery.stores.base import ChangedError, GoneError
 from holdfast.models import AnyEmbedder, Embedder, Smoothed
+from holdfast.proofs.certifier import Certifier
 from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
 from holdfast.threat import Threat
 

@@ -124,7 +124,7 @@ class Objective(ABC):
     draws: ClassVar[Draws | None] = None
     """What a suite aims it at: any candidate, one of the nearest 1 %, the first hit, the first of another class."""
     measures: ClassVar[Measure] = "recall"
-    """What a suite measures before and after (`holdfast.evaluate.trials.MEASURES`)."""
+    """What a suite measures before and after (`holdfast.evaluation.trials.MEASURES`)."""
     part: ClassVar[str | None] = None
     """What tables call the number, where that is not the name in capitals."""
 

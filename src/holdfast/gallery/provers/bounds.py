@@ -11,9 +11,6 @@ import torch
 from torch import Tensor
 
 from holdfast.certificate import Effort
-from holdfast.certify.certifier import Certifier
-from holdfast.certify.crown import PAIRS
-from holdfast.certify.largest import STEPS, largest_eps
 from holdfast.errors import ConfigError, GalleryError, HoldfastError
 from holdfast.gallery.certified import (
     QueryBounds,
@@ -28,6 +25,9 @@ from holdfast.gallery.provers.base import Cost, Options, Prover, Query
 from holdfast.gallery.values import GalleryInfo, Hits, of_before
 from holdfast.methods import IN_SEARCH, BoundMethod, bound_method
 from holdfast.models import AnyEmbedder, Smoothed, to_unit
+from holdfast.proofs.certifier import Certifier
+from holdfast.proofs.crown import PAIRS
+from holdfast.proofs.largest import STEPS, largest_eps
 from holdfast.threat import Threat
 
 

@@ -24,8 +24,6 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.certificate import Radius, SamplingProof, Verdict
-from holdfast.certify.files import Way
-from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError, GalleryError, HoldfastError
 from holdfast.gallery.exact import Floats
 from holdfast.gallery.gallery import Gallery
@@ -36,6 +34,8 @@ from holdfast.gallery.smoothed import stored_smoothing
 from holdfast.gallery.values import GalleryInfo, Hits
 from holdfast.models import AnyEmbedder, Smoothed, to_unit
 from holdfast.progress import bar
+from holdfast.proofs.files import Way
+from holdfast.proofs.smoothing import Smoothing
 from holdfast.threat import Threat, floored
 
 EARLY = (8, 4, 2)

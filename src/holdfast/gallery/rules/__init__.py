@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.certify.smoothing.settings import Rule
 from holdfast.gallery.rules.base import Question
 from holdfast.gallery.rules.mean import MeanQuestion
 from holdfast.gallery.rules.votes import VoteQuestion
+from holdfast.proofs.smoothing.settings import Rule
 
 RULES: dict[Rule, type[MeanQuestion | VoteQuestion]] = {"mean": MeanQuestion, "votes": VoteQuestion}
 

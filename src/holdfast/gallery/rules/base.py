@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify.smoothing import Smoothing
 from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.values import Hits
+from holdfast.proofs.smoothing import Smoothing
 
 Array = NDArray[np.float64]
 

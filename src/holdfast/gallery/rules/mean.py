@@ -12,14 +12,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify.smoothing import Answers, Pairs, Smoothing, candidate_pairs, check_samples, class_pairs
-from holdfast.certify.smoothing.confidence import mean_below
-from holdfast.certify.smoothing.radius import half_space_radius
 from holdfast.errors import ConfigError
 from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.rules.base import Array, Question
 from holdfast.gallery.values import Hits
+from holdfast.proofs.smoothing import Answers, Pairs, Smoothing, candidate_pairs, check_samples, class_pairs
+from holdfast.proofs.smoothing.confidence import mean_below
+from holdfast.proofs.smoothing.radius import half_space_radius
 
 NEAR = 2048
 """Candidates that are compared with each of the shortlist."""

@@ -20,15 +20,15 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify.smoothing import Smoothing, check_samples
-from holdfast.certify.smoothing.confidence import share_below
-from holdfast.certify.smoothing.radius import vote_radius
 from holdfast.errors import GalleryError
 from holdfast.gallery.exact import Doubles, Found, Slots
 from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.ranking import Ranked, hits, rank
 from holdfast.gallery.rules.base import Array, Question
 from holdfast.gallery.values import Hits
+from holdfast.proofs.smoothing import Smoothing, check_samples
+from holdfast.proofs.smoothing.confidence import share_below
+from holdfast.proofs.smoothing.radius import vote_radius
 
 MAJORITY = 0.5
 """Of the votes of the nearest, for its class."""

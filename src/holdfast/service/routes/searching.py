@@ -15,7 +15,7 @@ from fastapi import (
 from holdfast.data.encode import png
 from holdfast.deadline import Deadline
 from holdfast.errors import HoldfastError
-from holdfast.evaluate.cases import difference
+from holdfast.evaluation.cases import difference
 from holdfast.gallery.provers import Options
 from holdfast.goals import GOALS, goals_in_words
 from holdfast.service import desk as desks
