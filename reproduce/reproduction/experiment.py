@@ -12,6 +12,7 @@ from holdfast.errors import ConfigError
 from holdfast.progress import Say
 from reproduction.cells import Cell, Key, Number
 
+AnyPlan = TypeVar("AnyPlan")
 Job = TypeVar("Job")
 Made = TypeVar("Made")
 RUN = "run.json"
@@ -30,7 +31,7 @@ class Home:
         return self.folder / "rows" / self.preset / run
 
 
-class Experiment(ABC, Generic[Job, Made]):
+class Experiment(ABC, Generic[AnyPlan, Job, Made]):
     """One kind of measurement that a plan may ask for; a run is what is measured.
 
     Rows are of the plan if the settings that they were made with have the hash of the plan's settings, whichever
@@ -39,8 +40,8 @@ class Experiment(ABC, Generic[Job, Made]):
 
     name: ClassVar[str]
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, home: Home, plan: AnyPlan) -> None:
+        self.home, self.plan = home, plan
 
     @abstractmethod
     def planned(self, job: Job) -> dict[Path, str]:

@@ -141,14 +141,13 @@ class Vectors:
     work: Path
 
 
-class Metrics(Experiment[MetricJob, Vectors]):
+class Metrics(Experiment[NeighbourPlan, MetricJob, Vectors]):
     """A metric or a network on features, certified and attacked for each K; the learners that are only timed."""
 
     name = "run"
 
     def __init__(self, home: Home, plan: NeighbourPlan) -> None:
-        super().__init__(home)
-        self.plan = plan
+        super().__init__(home, plan)
         for name, how in plan.learners.items():
             if how.method not in METHODS:
                 raise ConfigError(f"{name} names an unknown method '{how.method}'")

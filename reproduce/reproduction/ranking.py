@@ -20,7 +20,7 @@ from holdfast.progress import Say
 from holdfast.provenance import commit, versions
 from holdfast.rows import ROWS, config_hash, read_header, read_rows
 from reproduction.cells import CHANCE, SMOOTHED, SUITE, Cell, Key, Number
-from reproduction.experiment import RUN, Experiment, Home
+from reproduction.experiment import RUN, Experiment
 from reproduction.page import digits, heading
 from reproduction.plan import THREATS, Job, Plan
 from reproduction.training import Trained
@@ -50,14 +50,10 @@ Values = dict[Key, dict[int, NDArray[np.float64]]]
 """The values, one a query, of each cell for each training seed."""
 
 
-class Certificates(Experiment[Job, Trained]):
+class Certificates(Experiment[Plan, Job, Trained]):
     """Certified recall by each test of the plan, and the record that says that a run is finished."""
 
     name = "run"
-
-    def __init__(self, home: Home, plan: Plan) -> None:
-        super().__init__(home)
-        self.plan = plan
 
     def planned(self, job: Job) -> dict[Path, str]:
         plan, tests = self.plan, {name: test.model_dump() for name, test in self.plan.tests.items()}
@@ -134,14 +130,10 @@ class Certificates(Experiment[Job, Trained]):
         return recall_table(number, cells, self.plan)
 
 
-class Attacks(Experiment[Job, Trained]):
+class Attacks(Experiment[Plan, Job, Trained]):
     """ER-Recall, on the draw of the certificates; its numbers stand in their tables."""
 
     name = "attacks"
-
-    def __init__(self, home: Home, plan: Plan) -> None:
-        super().__init__(home)
-        self.plan = plan
 
     def planned(self, job: Job) -> dict[Path, str]:
         how = self.plan.attacks_of(job)

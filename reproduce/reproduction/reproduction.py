@@ -40,7 +40,7 @@ class Reproduction(ABC, Generic[AnyJob, Made]):
     chooses = False
     """Whether it chooses settings: its page is its own then, and its numbers are no cells of the paper's tables."""
 
-    def __init__(self, home: Home, experiments: Sequence[Experiment[AnyJob, Made]]) -> None:
+    def __init__(self, home: Home, experiments: Sequence[Experiment[Any, AnyJob, Made]]) -> None:
         self.home = home
         self.experiments = experiments
 

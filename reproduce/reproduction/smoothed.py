@@ -22,7 +22,7 @@ from holdfast.metrics import bootstrap
 from holdfast.progress import Say
 from holdfast.rows import ROWS, Rows, config_hash, read_header, read_rows
 from reproduction.cells import SMOOTHED, Cell, Key, Number
-from reproduction.experiment import Experiment, Home
+from reproduction.experiment import Experiment
 from reproduction.plan import Job, Plan
 from reproduction.training import Trained
 
@@ -30,14 +30,10 @@ PROJECTED = 100_000
 """Samples of the paper, to which its form is projected where it was not run with so many."""
 
 
-class SmoothedSearches(Experiment[Job, Trained]):
+class SmoothedSearches(Experiment[Plan, Job, Trained]):
     """The certified smoothed search of a network, at each noise that its method names."""
 
     name = "smoothed search"
-
-    def __init__(self, home: Home, plan: Plan) -> None:
-        super().__init__(home)
-        self.plan = plan
 
     def _file(self, job: Job, sigma: float) -> Path:
         return self.home.kept(job.name) / f"smoothed-{sigma:g}.csv.gz"

@@ -23,7 +23,7 @@ from holdfast.rows import ROWS, Rows, config_hash, read_header, read_rows
 from holdfast.training import LOG
 from holdfast.training.log import read_log
 from reproduction.cells import CLEAN, SUITE, Cell, Key, Number
-from reproduction.experiment import Experiment, Home
+from reproduction.experiment import Experiment
 from reproduction.page import digits, heading
 from reproduction.plan import Job, Plan, SuiteAttack, SuitePlan
 from reproduction.training import Trained
@@ -35,14 +35,10 @@ Value = tuple[float, float, float]
 """A number and its 95 % interval."""
 
 
-class Suites(Experiment[Job, Trained]):
+class Suites(Experiment[Plan, Job, Trained]):
     """A network without an attack and under every attack of ERS, by our search and by the published one."""
 
     name = "suite"
-
-    def __init__(self, home: Home, plan: Plan) -> None:
-        super().__init__(home)
-        self.plan = plan
 
     def planned(self, job: Job) -> dict[Path, str]:
         suite = self.plan.suite_of(job)
