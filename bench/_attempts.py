@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from _scenes import Scene
-from holdfast.certify import Method, RankBounds, nearest
+from holdfast.certify import RankBounds, nearest
 from holdfast.certify.certifier import Certifier
+from holdfast.methods import METHODS
 from holdfast.models import evaluating
 from holdfast.models.inference import inference
 from holdfast.threat import Threat
@@ -21,7 +22,6 @@ STEPS = 10
 BATCH = 400
 FORMS = 300
 TRIED = 10
-METHODS: tuple[Method, ...] = ("paper", "interval", "elided", "crown")
 SHARES = {"query": 0.5, "candidates": 0.2, "candidates:m": 0.15, "both": 0.15}
 """Of the attempts of a scene, by threat."""
 
@@ -156,11 +156,13 @@ class _Trial:
         self.scene, self.threat, self.reach = scene, threat, reach
         self.hits = nearest(reach.clean, reach.vectors, HITS)
         certifier = Certifier(scene.embedder, clip=scene.clip)
-        methods = {"query": METHODS, "candidates": METHODS[1:2], "both": METHODS[:2]}[threat.who]
+        methods = {"query": tuple(METHODS), "candidates": ("interval",), "both": ("paper", "interval")}[
+            threat.who
+        ]
         self.claims = []
         for method in methods:
-            if method != "elided" or certifier.split is not None:
-                attack = certifier.attack(threat, scene.queries, scene.pool, reach.vectors, method=method)
+            if method != "last-layer" or certifier.split is not None:
+                attack = certifier.alteration(threat, scene.queries, scene.pool, reach.vectors, method=method)
                 self.claims.append(Claims(attack.ranks(self.hits), attack.unbeaten(scene.same)))
 
     def run(self, attempts: int) -> Tally:

@@ -23,18 +23,17 @@ from _serving import ask, served
 from holdfast import models, wrap
 from holdfast.attacks import as_access
 from holdfast.attacks.resized import Resized
-from holdfast.certify import Method, Verdict
 from holdfast.data import decode, read_image
 from holdfast.data.fit import to_image
-from holdfast.gallery import AnyGallery
-from holdfast.gallery.certified import CertifiedHits, certified_search
+from holdfast.gallery import Gallery, Hits
+from holdfast.gallery.searching import search
+from holdfast.methods import IN_SEARCH
 from holdfast.models import Embedder
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 from holdfast.workflow import index, open_and_index
 
 Bytes = NDArray[np.uint8]
-METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
 SIZES = ((41, 33), (9, 21), (12, 12), (64, 48), (96, 96), (5, 30))
 FITS = ("crop", "squash")
 CANDIDATES, K = 24, 8
@@ -77,7 +76,7 @@ def try_service(attempts: int) -> Tally:
             for place, size in enumerate(SIZES):
                 levels = 1 + place % 3
                 clean = np.asarray(_picture(size, 3 + place)).transpose(2, 0, 1)
-                fields = {"threat": f"linf:{levels}/255", "method": METHODS[place % 3]}
+                fields = {"threat": f"linf:{levels}/255", "method": IN_SEARCH[place % 3]}
                 proved = ask(client, _file(clean), "search/certified", **fields)
                 kept = {hit["id"] for hit in proved["hits"] if hit["verdict"] == "CERTIFIED"}  # type: ignore[attr-defined]
                 tally.claimed += len(kept)
@@ -90,7 +89,7 @@ def try_service(attempts: int) -> Tally:
     return tally
 
 
-def _tried(gallery: AnyGallery, embedder: Embedder, folder: Path, attempts: int, seed: int) -> Tally:
+def _tried(gallery: Gallery, embedder: Embedder, folder: Path, attempts: int, seed: int) -> Tally:
     tally, each = Tally(), attempts // len(SIZES)
     ids = list(gallery.ids())
     vectors = gallery.vectors(ids).astype(np.float64)
@@ -100,19 +99,19 @@ def _tried(gallery: AnyGallery, embedder: Embedder, folder: Path, attempts: int,
         _picture(size, 3 + place + 100 * seed).save(file)
         clean = read_image(file)
         claims = [
-            certified_search(
+            search(
                 gallery,
                 embedder,
                 read_image(file, embedder.spec),
                 K,
-                Threat.parse(f"linf:{levels}/255"),
+                certify=Threat.parse(f"linf:{levels}/255"),
                 method=method,
             )
-            for method in METHODS
+            for method in IN_SEARCH
         ]
         for claim in claims:
             tally.comparisons += len(claim.hits)
-            tally.claimed += sum(entry.verdict == Verdict.CERTIFIED for entry in claim.hits)
+            tally.claimed += claim.certified
         for altered in _altered(embedder, clean, vectors, levels, each, seed + place):
             seen = embedder.embed(decode(_file(altered), embedder.spec)[None]).double().numpy()
             away = dict(zip(ids, np.linalg.norm(vectors - seen, axis=1), strict=True))
@@ -121,13 +120,13 @@ def _tried(gallery: AnyGallery, embedder: Embedder, folder: Path, attempts: int,
     return tally
 
 
-def _broken(claim: CertifiedHits, away: dict[str, float]) -> bool:
+def _broken(claim: Hits, away: dict[str, float]) -> bool:
     every = np.array(list(away.values()))
-    for entry in claim.hits:
-        own = away[entry.hit.id]
+    for entry in claim.to_dict()["hits"]:
+        own = away[entry["id"]]
         best, worst = 1 + int((every < own).sum()), int((every <= own).sum())
-        lost = entry.verdict == Verdict.CERTIFIED and worst > K
-        if lost or best < entry.best or worst > entry.worst:
+        lost = entry["verdict"] == "CERTIFIED" and worst > K
+        if lost or best < entry["best"] or worst > entry["worst"]:
             return True
     return False
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from holdfast import wrap
 from holdfast.bounds import distance_bounds, image_box, interval_bounds, linear_bounds, trace
-from holdfast.certify import CandidateAttack, Method, nearest
+from holdfast.certify import AlteredCandidates, nearest
 from holdfast.certify.certifier import Certifier
+from holdfast.methods import METHODS
 from holdfast.models import Embedder
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 
 Array = NDArray[np.float64]
-METHODS: tuple[Method, ...] = ("paper", "interval", "elided", "crown")
 TOLERANCE = 1e-5
 
 
@@ -202,12 +202,12 @@ def certified_leads(embedder: Embedder, image: Tensor, eps: float, vectors: Tens
     found = {
         "paper": lower[0].square()[:, None] - upper[0].square()[None],
         "interval": rise - 2 * (gaps @ box.centre[0]) - 2 * (gaps.abs() @ box.radius[0]),
-        "elided": rise
+        "last-layer": rise
         - 2 * (seen @ hidden.centre[0] + gaps @ torch.from_numpy(bias))
         - 2 * (seen.abs() @ hidden.radius[0]),
     }
-    found["elided"] = torch.maximum(found["elided"], found["interval"])
-    found["crown"] = torch.maximum(found["elided"], rise + 2 * bound.view(len(vectors), -1))
+    found["last-layer"] = torch.maximum(found["last-layer"], found["interval"])
+    found["crown"] = torch.maximum(found["last-layer"], rise + 2 * bound.view(len(vectors), -1))
     return found
 
 
@@ -249,7 +249,7 @@ def query_slack(networks: int, candidates: int = 5, eps: float = 0.05) -> Slack:
             wrong += int((found > exact + TOLERANCE)[apart].sum())
         hits = nearest(embedder.embed(image).double(), vectors, candidates)
         for method in METHODS:
-            attack = Certifier(embedder).attack(
+            attack = Certifier(embedder).alteration(
                 Threat.parse(f"query:linf:{eps}"), image, pool, vectors, method=method
             )
             bounds = attack.ranks(hits)
@@ -279,8 +279,8 @@ def candidate_slack(networks: int, candidates: int = 6, eps: float = 0.05) -> Sl
             low, high = ((image + sign * eps).clamp(0, 1).numpy() for sign in (-1, 1))
             ranges.append(distance_range(layers, low, high, point[0].numpy()))
         least, most = np.array(ranges).T
-        attack = Certifier(embedder).attack(Threat.parse(f"candidates:linf:{eps}"), query, pool, vectors)
-        assert isinstance(attack, CandidateAttack)
+        attack = Certifier(embedder).alteration(Threat.parse(f"candidates:linf:{eps}"), query, pool, vectors)
+        assert isinstance(attack, AlteredCandidates)
         lower_gaps += (least - attack.lower[0].numpy()).tolist()
         upper_gaps += (attack.upper[0].numpy() - most).tolist()
         wrong += int(

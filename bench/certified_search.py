@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 
 from holdfast import data, models
 from holdfast.bounds import Box
-from holdfast.gallery import Boxes, Gallery
-from holdfast.gallery.bounding import Bounder
-from holdfast.gallery.cache import folder_of
-from holdfast.gallery.certified import Asked, CertifiedHits, Ranking, certified_search, certify_query
+from holdfast.certify.certifier import Certifier
+from holdfast.gallery import Boxes, Gallery, Hits
+from holdfast.gallery.certified import QueryBounds, Ranking, certify_query
 from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.searching import search
+from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.models import Embedder, to_unit
 from holdfast.threat import Threat
 from holdfast.training import parse, train
@@ -101,16 +102,18 @@ def stored_boxes(folder: Path, embedder: Embedder, vectors: NDArray[np.float32],
                 ("candidates", None),
                 ("both", Box(centre, torch.full_like(centre, radius / 4))),
             ):
-                cost_of_boxes(gallery, Asked(query, box, False), Threat.parse(f"{who}:linf:{EPS}"), repeats)
+                cost_of_boxes(
+                    gallery, QueryBounds(query, box, False), Threat.parse(f"{who}:linf:{EPS}"), repeats
+                )
         shutil.rmtree(folder_of(path))
         path.unlink()
 
 
-def cost_of_boxes(gallery: Gallery, asked: Asked, threat: Threat, repeats: int) -> None:
+def cost_of_boxes(gallery: Gallery, asked: QueryBounds, threat: Threat, repeats: int) -> None:
     """One line: a certificate by boxes that are read from the gallery, and from its cache; both say the same."""
-    shutil.rmtree(folder_of(gallery.path), ignore_errors=True)
+    shutil.rmtree(folder_of(Path(gallery.path)), ignore_errors=True)
 
-    def certified(of: Gallery) -> CertifiedHits:
+    def certified(of: Gallery) -> Hits:
         return certify_query(of, asked, K, threat)
 
     with Gallery.open(gallery.path, readonly=True) as plain:
@@ -124,11 +127,13 @@ def cost_of_boxes(gallery: Gallery, asked: Asked, threat: Threat, repeats: int) 
         assert certified(mapped) == found
         first = time.perf_counter() - start
         seconds = alternate(
-            {"plain": lambda: mapped.search(asked.embedding, K), "certified": lambda: certified(mapped)},
+            {"plain": lambda: mapped.nearest(asked.embedding, K), "certified": lambda: certified(mapped)},
             repeats,
         )
+    said = found.to_dict()
+    share = said["examined"] / said["candidates"]
     print(
-        f"{threat}: {found.examined / found.candidates:.2%} survive; plain {seconds['plain'] * 1e3:.0f} ms, certified "
+        f"{threat}: {share:.2%} survive; plain {seconds['plain'] * 1e3:.0f} ms, certified "
         f"{slow * 1e3:.0f} ms without the cache and {seconds['certified'] * 1e3:.0f} ms with it ({first * 1e3:.0f} ms "
         f"the first time), ratio {seconds['certified'] / seconds['plain']:.2f}",
         flush=True,
@@ -166,13 +171,13 @@ class Query:
         self._gallery, self._threat, self._unit_norm = gallery, threat, embedder.unit_norm
         image = to_unit(torch.from_numpy(pixels.copy())[None])
         self.embedding = embedder.embed(image).numpy()
-        self._box = Bounder(embedder).features(image, threat.eps or 0.0)
+        self._box = Certifier(embedder).box(image, threat.eps or 0.0)
         with torch.no_grad():
             self._features = embedder.features(image).double()
         self._ranking = Ranking(gallery, self.embedding[0], K, threat, "query")
 
     def plain(self) -> object:
-        return self._gallery.search(self.embedding, K)
+        return self._gallery.nearest(self.embedding, K)
 
     def certified(self, scale: float) -> object:
         return certify_query(self._gallery, self._asked(scale), K, self._threat)
@@ -180,9 +185,9 @@ class Query:
     def survivors(self, scale: float = 1.0) -> int:
         return K + len(self._ranking.survivors(self._asked(scale), self._ranking.slots))
 
-    def _asked(self, scale: float) -> Asked:
+    def _asked(self, scale: float) -> QueryBounds:
         centre = torch.lerp(self._features, self._box.centre, scale)
-        return Asked(self.embedding[0], Box(centre, self._box.radius * scale), self._unit_norm)
+        return QueryBounds(self.embedding[0], Box(centre, self._box.radius * scale), self._unit_norm)
 
 
 def main() -> int:
@@ -217,7 +222,7 @@ def main() -> int:
             seconds = alternate(
                 {
                     "plain": query.plain,
-                    "whole": lambda: certified_search(gallery, embedder, query.pixels, K, threat),
+                    "whole": lambda: search(gallery, embedder, query.pixels, K, certify=threat),
                 },
                 chosen.repeats,
             )

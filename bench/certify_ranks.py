@@ -11,7 +11,7 @@ def main() -> None:
     import torch
 
     from holdfast.bounds import Box
-    from holdfast.certify import QueryAttack, nearest
+    from holdfast.certify import AlteredQuery, nearest
 
     torch.manual_seed(0)
     classes = torch.randn(10, DIM)
@@ -21,8 +21,8 @@ def main() -> None:
     worst = 0.0
     for share in (0.001, 0.01, 0.1):
         box = Box(centre, share * torch.rand(QUERIES, DIM))
-        seconds = alternate({"ranks": lambda: QueryAttack(box, vectors).ranks(hits)}, repeats=5)  # noqa: B023
-        sure = QueryAttack(box, vectors).ranks(hits).stays_within(TOP).float().mean().item()
+        seconds = alternate({"ranks": lambda: AlteredQuery(box, vectors).ranks(hits)}, repeats=5)  # noqa: B023
+        sure = AlteredQuery(box, vectors).ranks(hits).stays_within(TOP).float().mean().item()
         print(
             f"radius up to {share}: {seconds['ranks']:.2f} s; {sure:.2f} of the hits surely stay in the top {TOP}"
         )

@@ -17,13 +17,11 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.data import read_image
-from holdfast.gallery.certified import certified_search
-from holdfast.threat import Threat, floored
+from holdfast.gallery.searching import search
 
 
 def main(folder: str, photo: str) -> None:
-    """Index `folder`, search for `photo`, and print each hit with the largest eps at which it stays."""
+    """Index `folder`, search for `photo`, and print what is proved of each hit."""
     torch.manual_seed(0)
     module = nn.Sequential(
         nn.Conv2d(3, 8, 5, stride=3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 32)
@@ -33,12 +31,8 @@ def main(folder: str, photo: str) -> None:
         tempfile.TemporaryDirectory() as place,
         holdfast.index(embedder, folder, Path(place) / "own.gallery") as gallery,
     ):
-        pixels = read_image(Path(photo), embedder.spec)
-        for entry in certified_search(
-            gallery, embedder, pixels, min(5, len(gallery)), Threat.parse("linf:auto")
-        ).hits:
-            size = f"stays up to eps {floored(entry.eps)}" if entry.eps >= 0 else "not proven"
-            print(f"{entry.hit.rank}  {entry.hit.id}  {entry.hit.distance:.4f}  {size}")
+        for hit in search(gallery, embedder, photo, 5, certify="linf:auto"):
+            print(f"{hit.rank}  {hit.id}  {hit.distance:.4f}  {hit.certificate.sentence()}")
 
 
 if __name__ == "__main__":

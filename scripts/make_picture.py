@@ -11,9 +11,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from holdfast import models
-from holdfast.data import read_image
 from holdfast.gallery import Gallery
-from holdfast.gallery.certified import certified_search
+from holdfast.gallery.searching import search
 from holdfast.threat import Threat
 
 SIDE, GAP, FRAME, HITS, ROWS, LINE = 76, 10, 4, 5, 5, 18
@@ -34,13 +33,13 @@ def main(demo: Path, out: Path) -> None:
         pen.text((3 * GAP + side + across, 2), "hits; ranks under any change of 0.02 a pixel", INK, font)
     with Gallery.open(demo / "shop.gallery", readonly=True) as gallery:
         for number, file in enumerate(files):
-            found = certified_search(gallery, embedder, read_image(file, embedder.spec), HITS, THREAT)
+            found = search(gallery, embedder, file, HITS, certify=THREAT)
             shown = [(file, INK, "", SOFT)]
             for entry in found.hits:
-                colour = RIGHT if entry.hit.label == file.parent.name else WRONG
-                sure = entry.verdict == "CERTIFIED"
-                text = f"{entry.best} to {entry.worst}" + (", sure" if sure else "")
-                shown.append((Path(entry.hit.path or ""), colour, text, INK if sure else SOFT))
+                colour = RIGHT if entry.label == file.parent.name else WRONG
+                sure = entry.certificate.verdict == "CERTIFIED"
+                text = f"{entry.certificate.best} to {entry.certificate.worst}" + (", sure" if sure else "")
+                shown.append((Path(entry.path or ""), colour, text, INK if sure else SOFT))
             for column, (path, colour, text, ink) in enumerate(shown):
                 x = GAP + block * (number // ROWS) + across * column + (2 * GAP if column else 0)
                 y = GAP + LINE + down * (number % ROWS)

@@ -15,6 +15,7 @@ SHARED = {
     "errors",
     "spec",
     "files",
+    "goals",
     "progress",
     "rows",
     "provenance",
@@ -24,6 +25,9 @@ SHARED = {
     "threat",
     "memory",
     "deadline",
+    "certificate",
+    "methods",
+    "tables",
 }
 BELOW = {"data", "models", "metrics", "bounds"}
 """The rooms that everything else is built on."""

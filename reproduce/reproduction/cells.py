@@ -18,8 +18,10 @@ CHANCE = "chance"
 """In the place of a method: a random order of the candidates."""
 CLEAN = ("R@1", "R@2", "mAP", "NMI")
 """Columns of a suite without an attack."""
+ATTACKED = {"attacked": "er_recall", "robust": "robust_recall"}
+"""By column of the rows of ER-Recall, whoever searched."""
 Key = tuple[Any, ...]
-"""What names a cell: table, dataset, model, method, threat, eps, k, metric, and the attack in a suite."""
+"""What names a cell: table, dataset, model, method, threat, eps, k, metric, and by whom where images were attacked."""
 
 
 class Number(NamedTuple):
@@ -52,7 +54,7 @@ class Cell:
     seeds: int
     preset: str
     attack: str = ""
-    """By whom, in a suite: our search, or the published one, by which the printed cells were made."""
+    """By whom, where images were attacked: our search, or the published one, by which the printed cells were made."""
 
     @property
     def key(self) -> Key:
@@ -82,7 +84,8 @@ def read_targets(folder: Path) -> dict[Key, float]:
 
 def _printed_by(cell: dict[str, Any]) -> list[str]:
     """The attack behind a printed cell: that of the published tables, where there is one."""
-    return ["published"] if cell["threat"] == "suite" and cell["metric"] not in CLEAN else []
+    attacked = cell["threat"] == SUITE and cell["metric"] not in CLEAN
+    return ["published"] if attacked or cell["metric"] in ATTACKED.values() else []
 
 
 def cell(key: Key, paper: float | None, number: Number, preset: str) -> Cell:
@@ -93,11 +96,17 @@ def cell(key: Key, paper: float | None, number: Number, preset: str) -> Cell:
 
 
 def together(made: Sequence[Cell]) -> list[Cell]:
-    """The cells of several presets; a printed number that none of them has stands once, with the first."""
+    """The cells of several presets.
+
+    A printed number that none of them has stands once: with the first that has others of its table and metric, or the
+    first of all.
+    """
     known = {cell.key for cell in made if cell.ours is not None}
+    home = {(c.table, c.model, c.metric): c.preset for c in reversed(made) if c.ours is not None}
     kept: list[Cell] = []
     for cell in made:
-        if cell.ours is None and cell.key in known:
+        place = home.get((cell.table, cell.model, cell.metric), cell.preset)
+        if cell.ours is None and (cell.key in known or cell.preset != place):
             continue
         known.add(cell.key)
         kept.append(cell)

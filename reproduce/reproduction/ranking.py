@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast import models
-from holdfast.evaluate.attacked import Settings
+from holdfast.attacks import PAPER, Settings
 from holdfast.evaluate.certify import certify
 from holdfast.evaluate.er_recall import er_recall
 from holdfast.files import atomic_write
@@ -19,27 +20,24 @@ from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.progress import Say
 from holdfast.provenance import commit, versions
 from holdfast.rows import ROWS, config_hash, read_header, read_rows
-from reproduction.cells import CHANCE, SMOOTHED, SUITE, Cell, Key, Number
+from reproduction.cells import ATTACKED, CHANCE, SMOOTHED, SUITE, Cell, Key, Number
 from reproduction.experiment import RUN, Experiment
 from reproduction.page import digits, heading
-from reproduction.plan import THREATS, Job, Plan
+from reproduction.plan import THREATS, AttackPlan, Job, Plan, SuiteAttack
 from reproduction.training import Trained
 
-ER_ROWS = "er-recall.csv.gz"
 METRICS = {
     ("paper", "recall"): "recall",
     ("paper", "cr"): "cr_recall",
     ("tight", "cr"): "cr_recall_tight",
     ("tight", "one_sided"): "cr_recall_one_sided",
     ("tight", "hit"): "certified_hit_rate",
-    ("er-recall", "attacked"): "er_recall",
-    ("er-recall", "robust"): "robust_recall",
 }
 """By file of rows and column: `cr_recall` is the paper's number under the paper's test."""
 _TITLES = {
     "recall": "Recall@K",
-    "er_recall": "ER-Recall@K, under our attack",
-    "robust_recall": "Robust recall: a right hit before and under that attack",
+    "er_recall": "ER-Recall@K, under attack: our search, and the published one of the printed numbers",
+    "robust_recall": "Robust recall: a right hit before and under the attack",
     "cr_recall": "CR-Recall@K, the paper's test (box not clipped, Eq. 17 and 18, two-sided)",
     "cr_recall_tight": "CR-Recall@K, our test (two-sided)",
     "cr_recall_one_sided": "One-sided: a same-class hit of the top K stays in the top K, our test",
@@ -111,8 +109,9 @@ class Certificates(Experiment[Plan, Job, Trained]):
             record = self.home.kept(job.name) / RUN
             for test in self.plan.tests if record.exists() else ():
                 columns = read_rows(record.with_name(f"{test}.csv.gz")).columns
+                metrics = {column: metric for (of, column), metric in METRICS.items() if of == test}
                 labels = columns["label"][columns["threat"] == columns["threat"][0]]
-                for key, values in _values(test, columns, job, self.plan.ks):
+                for key, values in _values(columns, metrics, job, self.plan.ks):
                     found.setdefault(key, {})[job.seed] = values
                     if key[7] == "recall":
                         level = chance_of_draw(labels, self.plan.candidates, key[6])
@@ -139,17 +138,22 @@ class Attacks(Experiment[Plan, Job, Trained]):
         how = self.plan.attacks_of(job)
         if how is None:
             return {}
-        file = self.home.kept(job.name) / ER_ROWS
-        settings = {
+        drawn = {
             "queries": self.plan.queries,
             "candidates": self.plan.candidates,
             "seed": job.seed,
             "ks": sorted(set(self.plan.ks)),
             "threats": [str(threat) for threat in job.threats],
-            **how.model_dump(include={"steps", "ca_queries", "sources"}),
-            **self._network(file),
+            "ca_queries": how.ca_queries,
+            "sources": how.sources,
         }
-        return {file: config_hash(settings)}
+        files = {by: self.home.kept(job.name) / er_rows(by) for by in how.by}
+        return {
+            file: config_hash(
+                {**drawn, "steps": _search(by, how).config(1.0)["steps"], **self._network(file)}
+            )
+            for by, file in files.items()
+        }
 
     def settings(self, file: Path) -> str:
         config = read_header(file)["config"]
@@ -176,32 +180,45 @@ class Attacks(Experiment[Plan, Job, Trained]):
     def run(self, job: Job, made: Trained, files: Sequence[Path], say: Say) -> None:
         how = self.plan.attacks_of(job)
         assert how is not None
-        say(f"{job.name}: attacking")
-        attacked = er_recall(
-            made.embedder,
-            made.images,
-            made.out / "attacks",
-            job.threats,
-            queries=self.plan.queries,
-            candidates=self.plan.candidates,
-            ca_queries=how.ca_queries,
-            sources=how.sources,
-            seed=job.seed,
-            ks=self.plan.ks,
-            settings=Settings(steps=how.steps),
-        )
-        for file in files:
+        for by in how.by:
+            file = self.home.kept(job.name) / er_rows(by)
+            if file not in files:
+                continue
+            say(f"{job.name}: attacking, {by}")
+            attacked = er_recall(
+                made.embedder,
+                made.images,
+                made.out / er_rows(by).removesuffix(".csv.gz"),
+                job.threats,
+                queries=self.plan.queries,
+                candidates=self.plan.candidates,
+                ca_queries=how.ca_queries,
+                sources=how.sources,
+                seed=job.seed,
+                ks=self.plan.ks,
+                settings=_search(by, how),
+            )
             atomic_write(file, (attacked.folder / ROWS).read_bytes())
 
     def numbers(self, printed: dict[Key, float]) -> dict[Key, Number]:
         found: Values = {}
-        for job in self.plan.places():
-            file = self.home.kept(job.name) / ER_ROWS
+        for job, by in product(self.plan.places(), get_args(SuiteAttack)):
+            file = self.home.kept(job.name) / er_rows(by)
             if file.exists():
                 columns = read_rows(file).columns
-                for key, values in _values(file.name.removesuffix(".csv.gz"), columns, job, self.plan.ks):
+                for named, values in _values(columns, ATTACKED, job, self.plan.ks):
+                    key = (*named, by)
                     found.setdefault(key, {})[job.seed] = values
         return _means(found)
+
+
+def er_rows(by: SuiteAttack) -> str:
+    """The file of the rows of ER-Recall."""
+    return "er-recall.csv.gz" if by == "ours" else f"er-recall-{by}.csv.gz"
+
+
+def _search(by: SuiteAttack, attacks: AttackPlan) -> Settings:
+    return Settings(steps=attacks.steps) if by == "ours" else Settings(PAPER)
 
 
 def _means(found: Values) -> dict[Key, Number]:
@@ -215,13 +232,11 @@ def _means(found: Values) -> dict[Key, Number]:
 
 
 def _values(
-    test: str, columns: dict[str, NDArray[Any]], job: Job, ks: Sequence[int]
+    columns: dict[str, NDArray[Any]], metrics: Mapping[str, str], job: Job, ks: Sequence[int]
 ) -> list[tuple[Key, NDArray[np.float64]]]:
-    """The values, one a query, of every cell that one file of rows speaks of."""
+    """The values, one a query, of every cell that one file of rows speaks of; `metrics` is by column."""
     out = []
-    for (of, column), metric in METRICS.items():
-        if of != test:
-            continue
+    for column, metric in metrics.items():
         for eps, table in job.tables.items():
             clean = metric == "recall"
             if clean != (eps not in job.eps):
@@ -280,7 +295,7 @@ def first_hit(cells: Sequence[Cell], plan: Plan) -> str:
     first = {
         (c.dataset, c.model, c.method, c.metric, c.threat, c.eps): c
         for c in cells
-        if c.k == 1 and c.ours is not None
+        if c.k == 1 and c.ours is not None and c.attack != "published"
     }
     lines = []
     for dataset, model, method, metric, threat, eps in first:
@@ -345,7 +360,8 @@ def _grouped(cells: Iterable[Cell]) -> list[tuple[tuple[str, str, str], list[Cel
     found: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
         size = "" if cell.threat == "none" else f", {cell.eps}"
-        found.setdefault((cell.dataset, cell.method, _WHO[cell.threat] + size), []).append(cell)
+        by = f", {cell.attack}" if cell.attack else ""
+        found.setdefault((cell.dataset, cell.method, _WHO[cell.threat] + size + by), []).append(cell)
     return list(found.items())
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from holdfast.files import atomic_write
 from holdfast.progress import Say
 from holdfast.training import read_toml
-from reproduction.cells import CELLS, Cell, Number, cell, read_targets, together, write_cells
+from reproduction.cells import CELLS, SUITE, Cell, Number, cell, read_targets, together, write_cells
 from reproduction.choice import write_choice
 from reproduction.experiment import Experiment, Home
 from reproduction.metrics import MetricJob, Metrics, NeighbourPlan, Vectors, features_of
@@ -93,7 +93,10 @@ class Reproduction(ABC, Generic[AnyJob, Made]):
             for key, paper in printed.items()
             if key not in known
         ]
-        return sorted(cells, key=lambda cell: (*cell.key[:6], cell.metric, cell.k))
+        # Of one number by two searches the printed one's comes first, but in tables of suites ours.
+        return sorted(
+            cells, key=lambda c: (*c.key[:6], c.metric, c.k, c.threat != SUITE and c.attack == "ours")
+        )
 
     def sections(self, cells: Sequence[Cell]) -> list[str]:
         """The page below its head: what stands before the paper's tables, the tables, and what stands after."""

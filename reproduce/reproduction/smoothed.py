@@ -35,7 +35,8 @@ class SmoothedSearches(Experiment[Plan, Job, Trained]):
 
     name = "smoothed search"
 
-    def _file(self, job: Job, sigma: float) -> Path:
+    def file(self, job: Job, sigma: float) -> Path:
+        """The rows of a run's search at a noise."""
         return self.home.kept(job.name) / f"smoothed-{sigma:g}.csv.gz"
 
     def _settings(self, job: Job, sigma: float) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class SmoothedSearches(Experiment[Plan, Job, Trained]):
         if self.plan.smoothing_of(job) is None:
             return {}
         sigmas = self.plan.methods[job.method].sigmas
-        return {self._file(job, sigma): config_hash(self._settings(job, sigma)) for sigma in sigmas}
+        return {self.file(job, sigma): config_hash(self._settings(job, sigma)) for sigma in sigmas}
 
     def settings(self, file: Path) -> str:
         config = read_header(file)["config"]
@@ -68,7 +69,7 @@ class SmoothedSearches(Experiment[Plan, Job, Trained]):
 
     def run(self, job: Job, made: Trained, files: Sequence[Path], say: Say) -> None:
         for sigma in self.plan.methods[job.method].sigmas:
-            if (file := self._file(job, sigma)) in files:
+            if (file := self.file(job, sigma)) in files:
                 say(f"{job.name}: smoothed search, sigma {sigma:g}")
                 settings = self._settings(job, sigma)
                 noise = Smoothing(**settings.pop("noise"))
@@ -101,7 +102,11 @@ class SmoothedSearches(Experiment[Plan, Job, Trained]):
         return out
 
     def opening(self, cells: Sequence[Cell]) -> list[str]:
-        return [] if self.plan.smoothing is None else [self._part()]
+        from reproduction.side_by_side import side_by_side
+
+        if self.plan.smoothing is None:
+            return []
+        return [side_by_side(self, cells) if self.plan.tests else self._part()]
 
     def _part(self) -> str:
         """The tables of the page: certified recall for K = 1, how radii grow with the samples and α, and attacks."""
@@ -190,7 +195,7 @@ class SmoothedSearches(Experiment[Plan, Job, Trained]):
         for job in self.plan.places():
             if self.plan.smoothing_of(job) is not None:
                 for sigma in self.plan.methods[job.method].sigmas:
-                    path = self._file(job, sigma)
+                    path = self.file(job, sigma)
                     if path.exists():
                         key = (job.dataset, job.model, job.method, sigma)
                         figures.setdefault(key, {}).update(dict.fromkeys(job.tables.values()))

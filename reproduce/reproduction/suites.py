@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
+from holdfast.attacks import PUBLISHED, Settings
 from holdfast.evaluate import evaluate
-from holdfast.evaluate.attacked import PUBLISHED, Settings
 from holdfast.evaluate.scores import MENDED, Estimate, ars_difference, score_suite
 from holdfast.evaluate.suite import attack_suite
 from holdfast.files import atomic_write

@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.attacks import PRINTED_STEPS, Settings
 from holdfast.attacks.noisy import COPIES, STEPS
 from holdfast.attacks.objectives.er_recall import SOURCES
-from holdfast.certify import Method
 from holdfast.certify.smoothing import Smoothing, check_samples, parse_smoothing
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, ModelError
-from holdfast.evaluate.attacked import PRINTED_STEPS, Settings
 from holdfast.evaluate.certify import Certification
 from holdfast.evaluate.certify import certify as certify_ranks
 from holdfast.evaluate.curve import Curve, certified_curve
@@ -33,6 +32,7 @@ from holdfast.evaluate.spread import Spread, spread_over
 from holdfast.evaluate.subject import Model, Subject, found
 from holdfast.evaluate.suite import AttackedSuite, attack_suite, chosen_attacks
 from holdfast.evaluate.validity import cross_check
+from holdfast.methods import bound_method
 from holdfast.models import Embedder, Smoothed
 from holdfast.progress import Say, note
 from holdfast.threat import Threat
@@ -107,7 +107,7 @@ def certify(
     candidates: int = 1000,
     k: Sequence[int] = KS,
     seed: int = 0,
-    method: Method = "interval",
+    method: str = "interval",
     clip: bool = True,
     marks: Sequence[int] = (),
     attacks: Sequence[float] = (),
@@ -249,7 +249,7 @@ class _Measuring:
         )
 
     def bounded(
-        self, threats: Sequence[Threat], k: Sequence[int], method: Method, clip: bool
+        self, threats: Sequence[Threat], k: Sequence[int], method: str, clip: bool
     ) -> Certification | Curve:
         embedder = self.about.embedder
         if isinstance(embedder, Smoothed):
@@ -259,7 +259,9 @@ class _Measuring:
                 "the model has no layers that bounds could pass; certify it by smoothing", option="smooth"
             )
         named = "".join(f"-{_in_folder(threat)}" for threat in threats)
-        place = self.place("certifications", f"{named}-{method}{'' if clip else '-unclipped'}")
+        place = self.place(
+            "certifications", f"{named}-{bound_method(method).stored}{'' if clip else '-unclipped'}"
+        )
         settings = {**self.drawn, "ks": k, "method": method, "clip": clip, "spread": self.spread}
         if not any(threat.eps is None for threat in threats):
             return certify_ranks(embedder, self.about.images, place, threats, **settings)

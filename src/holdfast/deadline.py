@@ -1,7 +1,7 @@
 """Work that can be stopped: long loops ask now and then whether whoever wants the answer still waits.
 
     with running(Deadline(30)):
-        certified_search(...)          # OutOfTimeError when 30 seconds are over
+        search(..., certify=threat)          # OutOfTimeError when 30 seconds are over
 
 Nothing is stopped where no deadline is running, which is everywhere but in a service.
 """

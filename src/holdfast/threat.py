@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from holdfast.errors import ConfigError
 from holdfast.numbers import parse_number
+from holdfast.spec import PictureOf
 
 Norm = Literal["linf", "l2"]
 LEVEL = 1 / 255
@@ -65,6 +66,17 @@ class Threat:
             f"8-bit files differ by whole levels of 1/255 = {floored(LEVEL)}: within "
             f"{self.norm}:{self.size or self.eps} such a file cannot be altered at all"
         )
+
+    def altered(self, picture: PictureOf | None = None) -> str:
+        """Who is altered, for people; with `picture` also whether the file is meant or what the network is given."""
+        file = " file" if picture == "file" else ""
+        some = f"every candidate{file}" if self.most is None else f"at most {self.most} candidate{file}s"
+        who = {
+            "query": f"the query{file}",
+            "candidates": some,
+            "both": f"the query{file} and every candidate{file}",
+        }
+        return who[self.who] + (", as the network sees it," if picture == "network input" else "")
 
     @classmethod
     def parse(cls, text: str) -> Threat:

@@ -242,10 +242,10 @@ def test_bad_input_is_one_line():
     with pytest.raises(DataError, match="floats"):
         image_box(torch.zeros(1, *SHAPE, dtype=torch.uint8), 0.1)
     with pytest.raises(ConfigError, match="crwon"):
-        certifier.query_attack(0.1, "crwon", torch.rand(1, *SHAPE), torch.rand(3, 4))
-    attack = certifier.query_attack(0.1, "interval", torch.rand(1, *SHAPE), torch.rand(3, 4))
+        certifier.altered_query(0.1, "crwon", torch.rand(1, *SHAPE), torch.rand(3, 4))
+    attack = certifier.altered_query(0.1, "interval", torch.rand(1, *SHAPE), torch.rand(3, 4))
     for hits in (torch.tensor([[3]]), torch.tensor([[0.0]]), torch.tensor([[0], [1]])):
         with pytest.raises(DataError, match="hits"):
             attack.ranks(hits)
     with pytest.raises(DataError, match="no distances"):
-        certifier.query_attack(0.1, "interval", torch.rand(1, *SHAPE), torch.rand(3, 5))
+        certifier.altered_query(0.1, "interval", torch.rand(1, *SHAPE), torch.rand(3, 5))

@@ -14,7 +14,7 @@ from holdfast.bounds import Box, box_distance_bounds, image_box, interval_bounds
 from holdfast.bounds.box import TINY
 from holdfast.bounds.neighbours import Neighbours, pair_distances
 from holdfast.bounds.operations import BatchNorm, Convolution, Linear, Pooling, Scale, Sum
-from holdfast.certify.candidates import CandidateAttack
+from holdfast.certify.altered_candidates import AlteredCandidates
 from holdfast.certify.certifier import Certifier
 from holdfast.gallery.boxes import Boxes
 
@@ -85,7 +85,7 @@ def test_rescaled_subnormal_outputs_stay_in_their_boxes(net, flush, eps):
 def test_a_network_that_underflows_is_refused_or_proves_nothing():
     embedder = wrap(next(networks()).eval(), SHAPE)
     images = torch.rand(9, *SHAPE)
-    attack = Certifier(embedder).query_attack(1e-7, "crown", images[:2], embedder.embed(images[2:]))
+    attack = Certifier(embedder).altered_query(1e-7, "crown", images[:2], embedder.embed(images[2:]))
     ranks = attack.ranks(torch.arange(7).expand(2, -1))
     assert (ranks.best == 1).all()
     assert (ranks.worst == 7).all()
@@ -168,7 +168,7 @@ def test_distances_pay_for_vectors_read_as_zero():
     vectors = torch.full((2, 4), 2.0**-149).double()
     vectors[1] *= 2
     box = Box(vectors, torch.zeros_like(vectors))
-    ranks = CandidateAttack(box, torch.zeros(1, 4)).ranks(torch.tensor([[0, 1]]))
+    ranks = AlteredCandidates(box, torch.zeros(1, 4)).ranks(torch.tensor([[0, 1]]))
     assert ranks.best.tolist() == [[1, 1]]
     assert ranks.worst.tolist() == [[2, 2]]
     upper, lower = box_distance_bounds(box, box)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.bounds import Box
-from holdfast.certify import QueryAttack, blocks, nearest
-from holdfast.certify.blocks import query_ranks, ranks_in_blocks
+from holdfast.certify import AlteredQuery, blocks, nearest, query_ranks
+from holdfast.certify.blocks import ranks_in_blocks
 
 
 def setting(seed, count, d, size, unit_norm, k):
@@ -39,7 +39,7 @@ def setting(seed, count, d, size, unit_norm, k):
 )
 def test_one_pass_counts_what_the_exact_test_counts(seed, count, d, size, unit_norm, k):
     box, vectors, hits = setting(seed, count, d, size, unit_norm, k)
-    whole = QueryAttack(box, torch.from_numpy(vectors), unit_norm=unit_norm).ranks(hits)
+    whole = AlteredQuery(box, torch.from_numpy(vectors), unit_norm=unit_norm).ranks(hits)
     others = np.setdiff1d(np.arange(count), hits[0].numpy())
     norm = float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
     found = query_ranks(
@@ -61,11 +61,11 @@ def test_blocks_add_up(block, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK", block)
     box, vectors, hits = setting(1, 100, 5, 0.1, False, 6)
     candidates = torch.from_numpy(vectors)
-    whole = QueryAttack(box, candidates).ranks(hits)
+    whole = AlteredQuery(box, candidates).ranks(hits)
     assert whole.worst.max() > 6
     others = np.setdiff1d(np.arange(100), hits[0].numpy())
     found = ranks_in_blocks(
-        lambda slots: QueryAttack(box, candidates[slots]),
+        lambda slots: AlteredQuery(box, candidates[slots]),
         hits[0].numpy(),
         others,
         torch.arange(1, 7)[None],

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.bounds import Box
-from holdfast.certify import BothAttack, nearest
+from holdfast.certify import AlteredBoth, nearest
 from holdfast.certify.kernels import least_lead
 
 SHAPES = {
@@ -53,8 +53,8 @@ def test_a_pair_is_open_exactly_if_some_choice_brings_it_level(seed, candidates,
     query, _ = boxes(seed, 1, d, size)
     pool, _ = boxes(seed + 1, candidates, d, size)
     hits = nearest(query.centre, pool.centre, candidates)
-    bounds = BothAttack(query, pool).ranks(hits)
-    old = BothAttack(query, pool, "paper").ranks(hits)
+    bounds = AlteredBoth(query, pool).ranks(hits)
+    old = AlteredBoth(query, pool, "paper").ranks(hits)
     assert (bounds.worst <= old.worst).all()
     assert (bounds.best >= old.best).all()
 
@@ -82,8 +82,8 @@ def test_a_certified_hit_is_there_under_attack(k, seed, candidates, d, size):
     query, g = boxes(seed, 1, d, size)
     pool, _ = boxes(seed + 1, candidates, d, size)
     same = torch.randint(0, 2, (1, candidates), generator=g) == 1
-    ahead = BothAttack(query, pool).unbeaten(same)
-    assert (ahead <= BothAttack(query, pool, "paper").unbeaten(same)).all()
+    ahead = AlteredBoth(query, pool).unbeaten(same)
+    assert (ahead <= AlteredBoth(query, pool, "paper").unbeaten(same)).all()
     if ahead[0] >= k:
         return
     for _ in range(40):
@@ -105,10 +105,10 @@ def test_what_the_shared_query_gains():
     query = Box(torch.zeros(1, 1), torch.full((1, 1), 0.85))
     pool = Box(torch.tensor([[1.0], [3.0]]), torch.full((2, 1), 0.1))
     hits = torch.tensor([[0, 1]])
-    assert BothAttack(query, pool).ranks(hits).worst.tolist() == [[1, 2]]
+    assert AlteredBoth(query, pool).ranks(hits).worst.tolist() == [[1, 2]]
     wide = Box(torch.zeros(1, 1), torch.full((1, 1), 0.95))
-    assert BothAttack(wide, pool, "paper").ranks(hits).worst.tolist() == [[2, 2]]
-    assert BothAttack(wide, pool).ranks(hits).worst.tolist() == [[1, 2]]
+    assert AlteredBoth(wide, pool, "paper").ranks(hits).worst.tolist() == [[2, 2]]
+    assert AlteredBoth(wide, pool).ranks(hits).worst.tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
@@ -116,7 +116,7 @@ def test_what_is_not_finite_is_unknown(bad):
     query, _ = boxes(0, 2, 3, 0.01)
     pool, _ = boxes(1, 5, 3, 0.01)
     query.radius[1, 1] = bad
-    attack = BothAttack(query, pool)
+    attack = AlteredBoth(query, pool)
     bounds = attack.ranks(nearest(query.centre, pool.centre, 2))
     assert bounds.known.tolist() == [[True, True], [False, False]]
     assert bounds.worst[1].tolist() == [5, 5]

@@ -12,17 +12,18 @@ from torch import nn
 from holdfast import data, wrap
 from holdfast.attacks import Attack, Candidates, Given, as_access, objective, optimiser
 from holdfast.attacks.resized import Resized
-from holdfast.certify import Verdict, nearest
+from holdfast.certificate import Verdict
+from holdfast.certify import nearest
 from holdfast.certify.certifier import Certifier
 from holdfast.data import decode, read_image
 from holdfast.data.export import export_images
 from holdfast.evaluate import certify, er_recall
-from holdfast.evaluate.photo import attack_photo, png
-from holdfast.gallery.certified import certified_search
+from holdfast.gallery.attacking import attack_picture
+from holdfast.gallery.searching import search
 from holdfast.models import ClassCode, to_unit
 from holdfast.threat import Threat
 from holdfast.training import parse, train
-from holdfast.workflow import index, search
+from holdfast.workflow import index
 
 EPS = 0.04
 
@@ -55,7 +56,7 @@ def test_no_altered_image_leaves_its_interval(run, who):
     eps = EPS if who == "query" else 0.01
     vectors = embedder.embed_candidates(pool).double()
     hits = nearest(embedder.embed(asking).double(), vectors, 10)
-    attack = Certifier(embedder).attack(
+    attack = Certifier(embedder).alteration(
         Threat.parse(f"{who}:linf:{eps}"), asking, pool, vectors, method="interval"
     )
     found = attack.ranks(hits)
@@ -95,22 +96,25 @@ def test_certified_hits_stay_however_the_file_is_altered(run, shop, tmp_path):
     threat = Threat.parse(f"linf:{EPS}")
     proved = moved = 0
     for picture in pictures[::9]:
-        found = certified_search(
-            shop, embedder, read_image(picture, embedder.spec), k, threat, method="elided"
+        found = search(
+            shop, embedder, read_image(picture, embedder.spec), k, certify=threat, method="last-layer"
         )
-        sure = {entry.hit.id for entry in found.hits if entry.verdict == Verdict.CERTIFIED}
+        sure = {entry.id for entry in found.hits if entry.certificate.verdict == Verdict.CERTIFIED}
         proved += len(sure)
-        first = found.hits[0].hit.id
+        first = found.hits[0].id
         farther = list(shop.catalogue())[len(pictures) // 2]
-        for want in ("misrank", f"lower:{first}", f"raise:{farther}", "shift"):
-            done = attack_photo(shop, embedder, read_image(picture), want, threat, k=k)
+        for goal in ("misrank", f"push-out:{first}", f"pull-in:{farther}", "shift"):
+            done = attack_picture(shop, embedder, read_image(picture), goal=goal, threat=threat, k=k)
+            assert done.held
             file = tmp_path / "altered.png"
-            file.write_bytes(png(done.altered))
+            done.save(file)
             hits = search(shop, embedder, file, len(shop)).hits
             ranks = {hit.id: hit.rank for hit in hits}
-            moved += sum(ranks[entry.hit.id] != entry.hit.rank for entry in found.hits)
+            moved += sum(ranks[entry.id] != entry.rank for entry in found.hits)
             assert sure <= {hit.id for hit in hits[:k]}
-            assert all(entry.best <= ranks[entry.hit.id] <= entry.worst for entry in found.hits)
+            assert all(
+                entry.certificate.best <= ranks[entry.id] <= entry.certificate.worst for entry in found.hits
+            )
     assert proved, "nothing is at stake"
     assert moved, "the attack moved nothing"
 
@@ -119,7 +123,7 @@ def test_stored_boxes_hold_altered_candidates(run, shop):
     embedder, eps = run.embedder, 0.004
     query = sorted(Path(item.path) for item in shop.catalogue().values())[3]
     pixels = read_image(query, embedder.spec)
-    found = certified_search(shop, embedder, pixels, 5, Threat.parse(f"candidates:linf:{eps}"))
+    found = search(shop, embedder, pixels, 5, certify=Threat.parse(f"candidates:linf:{eps}"))
     vector = embedder.embed(pixels[None])
     clean = {id: decode(Path(item.path).read_bytes(), embedder.spec) for id, item in shop.catalogue().items()}
     assert np.allclose(
@@ -139,8 +143,8 @@ def test_stored_boxes_hold_altered_candidates(run, shop):
             )
         )
         for entry in found.hits:
-            rank = 1 + sum(d < far[entry.hit.id] for d in far.values())
-            assert entry.best <= rank <= entry.worst
+            rank = 1 + sum(d < far[entry.id] for d in far.values())
+            assert entry.certificate.best <= rank <= entry.certificate.worst
 
 
 def test_attacks_on_candidates_go_through_their_side(run):
@@ -163,7 +167,7 @@ def test_certified_is_at_most_attacked_at_most_clean(run, tmp_path):
     images = data.load("fashion-mnist-mini").test
     threats = [Threat.parse(f"query:linf:{EPS}"), Threat.parse("candidates:linf:0.02")]
     drawn = {"queries": 40, "candidates": 60, "ks": [1]}
-    proved = certify.certify(run.embedder, images, tmp_path / "c", threats, method="elided", **drawn)
+    proved = certify.certify(run.embedder, images, tmp_path / "c", threats, method="last-layer", **drawn)
     attacked = er_recall.er_recall(
         run.embedder, images, tmp_path / "a", threats, ca_queries=10, sources=20, **drawn
     )

@@ -10,14 +10,14 @@ from torch import nn
 
 from holdfast import wrap
 from holdfast.bounds import Box
-from holdfast.certify import Backward, QueryAttack, crown, nearest
+from holdfast.certify import AlteredQuery, Backward, crown, nearest
 from holdfast.certify.certifier import Certifier
 from holdfast.errors import ConfigError
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
 
 SPEC = ImageSpec(1, 4, 4)
-METHODS = ("paper", "interval", "elided", "crown")
+METHODS = ("paper", "interval", "last-layer", "crown")
 
 
 def network(kind: str, seed: int) -> nn.Module:
@@ -49,11 +49,11 @@ def scene(kind: str, seed: int, unit: bool, queries: int = 3, candidates: int = 
 def test_each_method_holds_the_one_before_and_none_is_broken(kind, seed, unit, clip, eps):
     embedder, images, pool, vectors, hits = scene(kind, seed, unit)
     certifier = Certifier(embedder, clip=clip)
-    methods = [m for m in METHODS if m != "elided" or kind != "bent"]
+    methods = [m for m in METHODS if m != "last-layer" or kind != "bent"]
     same = torch.rand(3, 8) < 0.4
     ranks, ahead = [], []
     for method in methods:
-        attack = certifier.attack(Threat.parse(f"query:linf:{eps}"), images, pool, vectors, method=method)
+        attack = certifier.alteration(Threat.parse(f"query:linf:{eps}"), images, pool, vectors, method=method)
         ranks.append(attack.ranks(hits))
         ahead.append(attack.unbeaten(same))
     for i in range(len(methods) - 1):
@@ -89,9 +89,9 @@ def test_linear_bounds_gain_on_a_plain_network():
     certifier, threat = Certifier(embedder), Threat.parse("query:linf:0.02")
     width = {}
     for method in METHODS:
-        bounds = certifier.attack(threat, images, pool, vectors, method=method).ranks(hits)
+        bounds = certifier.alteration(threat, images, pool, vectors, method=method).ranks(hits)
         width[method] = int((bounds.worst - bounds.best).sum())
-    assert width["crown"] < 0.8 * width["elided"] <= 0.8 * width["interval"] < 0.8 * width["paper"]
+    assert width["crown"] < 0.8 * width["last-layer"] <= 0.8 * width["interval"] < 0.8 * width["paper"]
 
 
 def wide(ks, pairs=crown.PAIRS):
@@ -103,7 +103,7 @@ def wide(ks, pairs=crown.PAIRS):
         return -0.3 * spec.abs().sum(1)
 
     vectors = torch.arange(1.0, 5.0)[:, None]
-    attack = QueryAttack(
+    attack = AlteredQuery(
         Box(torch.zeros(1, 1), torch.full((1, 1), 1.6)),
         vectors,
         "crown",
@@ -139,14 +139,14 @@ def test_a_bound_that_is_not_known_proves_nothing(bad):
     vectors = torch.tensor([[1.0], [2.0]])
     backward = Backward(torch.zeros(1, 1), lambda query, spec: torch.full((len(spec),), bad))
     box = Box(torch.zeros(1, 1), torch.full((1, 1), 1.6))
-    attack = QueryAttack(box, vectors, "crown", backward=backward)
+    attack = AlteredQuery(box, vectors, "crown", backward=backward)
     assert attack.ranks(torch.tensor([[0, 1]])).worst.tolist() == [[2, 2]]
     assert attack.unbeaten(torch.tensor([[True, False]])).tolist() == [1]
 
 
 def test_crown_needs_linear_bounds():
     with pytest.raises(ConfigError, match="linear bounds"):
-        QueryAttack(Box(torch.zeros(1, 1), torch.zeros(1, 1)), torch.zeros(1, 1), "crown")
+        AlteredQuery(Box(torch.zeros(1, 1), torch.zeros(1, 1)), torch.zeros(1, 1), "crown")
 
 
 def test_dearer_bounds_are_asked_about_what_cheaper_ones_leave_open():

@@ -11,18 +11,19 @@ from torch import nn
 
 from holdfast import wrap
 from holdfast.bounds import Box
+from holdfast.certificate import Verdict
 from holdfast.certify import (
+    AlteredBoth,
+    AlteredCandidates,
+    AlteredQuery,
     Backward,
-    BothAttack,
-    CandidateAttack,
-    FewCandidatesAttack,
+    FewAlteredCandidates,
     LastLayer,
-    QueryAttack,
     RankBounds,
-    Verdict,
     largest_eps,
+    query_ranks,
 )
-from holdfast.certify.blocks import few_in_blocks, query_ranks
+from holdfast.certify.blocks import few_in_blocks
 from holdfast.certify.certifier import Certifier
 from holdfast.certify.files import Way, at_network
 from holdfast.certify.pairwise import Apart
@@ -65,13 +66,13 @@ def test_a_tie_of_altered_queries_and_candidates_is_on_no_side():
     query = Box(torch.zeros(1, 1).double(), torch.zeros(1, 1).double())
     still = box(at, 0, 0, 0)
     for attack in (
-        QueryAttack(query, at),
-        QueryAttack(query, at, "paper"),
-        CandidateAttack(still, query.centre),
-        FewCandidatesAttack(still, at, query.centre, 0),
-        FewCandidatesAttack(still, at, query.centre, 1),
-        BothAttack(query, still),
-        BothAttack(query, still, "paper"),
+        AlteredQuery(query, at),
+        AlteredQuery(query, at, "paper"),
+        AlteredCandidates(still, query.centre),
+        FewAlteredCandidates(still, at, query.centre, 0),
+        FewAlteredCandidates(still, at, query.centre, 1),
+        AlteredBoth(query, still),
+        AlteredBoth(query, still, "paper"),
     ):
         assert intervals(attack.ranks(hits)) == [(1, 2), (1, 2)], type(attack).__name__
         assert attack.unbeaten(torch.tensor([[True, False, False]])).tolist() == [1], type(attack).__name__
@@ -110,7 +111,9 @@ def test_what_is_no_candidate_is_refused():
 def test_every_candidate_altered_by_hand():
     """1 ± 0.6, 2 ± 0.3, 4 ± 0.5, 9 ± 5 from 0: which can pass which is read off the ends."""
     at = column(1, 2, 4, 9)
-    found = CandidateAttack(box(at, 0.6, 0.3, 0.5, 5), torch.zeros(1, 1)).ranks(torch.tensor([[0, 1, 2, 3]]))
+    found = AlteredCandidates(box(at, 0.6, 0.3, 0.5, 5), torch.zeros(1, 1)).ranks(
+        torch.tensor([[0, 1, 2, 3]])
+    )
     assert intervals(found) == [(1, 1), (2, 2), (3, 4), (3, 4)]
 
 
@@ -134,7 +137,7 @@ def test_few_altered_candidates_by_hand(radii, most, expected):
     """Candidates at 1, 2, 3 and 4 from the query, of which some may move by so much."""
     at, reach = column(1, 2, 3, 4), column(*radii)
     hits = torch.tensor([[0, 1, 2, 3]])
-    found = FewCandidatesAttack(Box(at, reach), at, torch.zeros(1, 1), most).ranks(hits)
+    found = FewAlteredCandidates(Box(at, reach), at, torch.zeros(1, 1), most).ranks(hits)
     assert intervals(found) == slow(at.flatten().tolist(), radii, most)
     assert intervals(found) == expected
 
@@ -167,13 +170,13 @@ def test_query_and_candidates_altered_by_hand():
     at, hits = column(2, 5), torch.tensor([[0, 1]])
     for radius, expected in ((0.9, [(1, 1), (2, 2)]), (1.1, [(1, 2), (1, 2)])):
         query = Box(torch.full((1, 1), 2.0).double(), torch.full((1, 1), radius).double())
-        assert intervals(BothAttack(query, box(at, 0.5, 0.5)).ranks(hits)) == expected
+        assert intervals(AlteredBoth(query, box(at, 0.5, 0.5)).ranks(hits)) == expected
     # A query box to the far side alone: the end that matters is the upper one, then the lower one.
     for centre, expected in ((2.4, [(1, 2), (1, 2)]), (1.6, [(1, 1), (2, 2)])):
         query = Box(torch.full((1, 1), centre).double(), torch.full((1, 1), 0.8).double())
-        assert intervals(BothAttack(query, box(at, 0.5, 0.5)).ranks(hits)) == expected
+        assert intervals(AlteredBoth(query, box(at, 0.5, 0.5)).ranks(hits)) == expected
         mirrored = Box(-query.centre, query.radius)
-        assert intervals(BothAttack(mirrored, box(-at, 0.5, 0.5)).ranks(hits)) == expected
+        assert intervals(AlteredBoth(mirrored, box(-at, 0.5, 0.5)).ranks(hits)) == expected
 
 
 @pytest.mark.parametrize("method", ["interval", "paper"])
@@ -181,10 +184,10 @@ def test_the_query_altered_by_hand(method):
     """Candidates at 1, 2 and 4, the query at 0 ± r: the first two meet at 1½, the last two at 3."""
     at, hits = column(1, 2, 4), torch.tensor([[0, 1, 2]])
     query = Box(torch.zeros(1, 1).double(), torch.full((1, 1), 1.49).double())
-    found = intervals(QueryAttack(query, at, method).ranks(hits))
+    found = intervals(AlteredQuery(query, at, method).ranks(hits))
     assert found == ([(1, 1), (2, 2), (3, 3)] if method == "interval" else [(1, 2), (1, 3), (2, 3)])
     query = Box(torch.zeros(1, 1).double(), torch.full((1, 1), 1.51).double())
-    assert intervals(QueryAttack(query, at).ranks(hits)) == [(1, 2), (1, 2), (3, 3)]
+    assert intervals(AlteredQuery(query, at).ranks(hits)) == [(1, 2), (1, 2), (3, 3)]
 
 
 @pytest.mark.parametrize("beside", [0.0, 1000.0])
@@ -195,10 +198,10 @@ def test_comparisons_keep_their_slack(beside):
     still, hits = Box(at, torch.zeros(2, 2).double()), torch.tensor([[0, 1]])
     nothing = Backward(query.centre, lambda _, spec: torch.zeros(len(spec)))
     for attack in (
-        QueryAttack(query, at),
-        CandidateAttack(still, query.centre),
-        BothAttack(query, still),
-        QueryAttack(query, at, "crown", backward=nothing),
+        AlteredQuery(query, at),
+        AlteredCandidates(still, query.centre),
+        AlteredBoth(query, still),
+        AlteredQuery(query, at, "crown", backward=nothing),
     ):
         assert intervals(attack.ranks(hits)) == [(1, 2), (1, 2)], type(attack).__name__
 
@@ -231,10 +234,10 @@ def test_slack_is_that_of_the_farthest_point(method):
         query = Box(torch.zeros(1, 2).double(), torch.tensor([[radius, 0.0]]).double())
         candidates = torch.from_numpy(vectors).double()
         if method == "query":
-            found = QueryAttack(query, candidates).ranks(torch.tensor([[0, 1]]))
+            found = AlteredQuery(query, candidates).ranks(torch.tensor([[0, 1]]))
         elif method == "both":
             still = Box(candidates, torch.zeros(2, 2).double())
-            found = BothAttack(query, still).ranks(torch.tensor([[0, 1]]))
+            found = AlteredBoth(query, still).ranks(torch.tensor([[0, 1]]))
         else:
             found = query_ranks(
                 query,
@@ -266,7 +269,7 @@ def test_norms_that_differ_are_paid_for(one_pass):
             unit_norm=True,
         )
     else:
-        found = QueryAttack(query, torch.from_numpy(vectors), unit_norm=True).ranks(torch.tensor([[0]]))
+        found = AlteredQuery(query, torch.from_numpy(vectors), unit_norm=True).ranks(torch.tensor([[0]]))
     assert intervals(found) == [(1, 2)]
 
 
@@ -288,7 +291,7 @@ def test_the_rounded_division_is_paid_for(one_pass):
             unit_norm=True,
         )
     else:
-        found = QueryAttack(query, torch.from_numpy(vectors), unit_norm=True).ranks(torch.tensor([[0, 1]]))
+        found = AlteredQuery(query, torch.from_numpy(vectors), unit_norm=True).ranks(torch.tensor([[0, 1]]))
     assert intervals(found) == [(1, 2), (1, 2)]
 
 
@@ -301,7 +304,7 @@ def before_last(error: float, bias: float = 0.0, weight: float = 1.0) -> list[tu
         torch.full((1, 1), error).double(),
     )
     open_box = Box(torch.full((1, 1), 0.5).double(), torch.full((1, 1), 9.0).double())
-    found = QueryAttack(open_box, column(1, -1), "elided", last=last).ranks(torch.tensor([[0, 1]]))
+    found = AlteredQuery(open_box, column(1, -1), "last-layer", last=last).ranks(torch.tensor([[0, 1]]))
     return intervals(found)
 
 
@@ -322,7 +325,7 @@ def test_linear_bounds_of_a_pair_by_hand():
     at, query = column(1, 4), Box(torch.full((1, 1), 1.0).double(), torch.full((1, 1), 9.0).double())
     for most, expected in ((2.4, [(1, 1), (2, 2)]), (2.6, [(1, 2), (1, 2)])):
         backward = Backward(query.centre, lambda _, spec, z=most: (spec * z).flatten())
-        found = QueryAttack(query, at, "crown", backward=backward).ranks(torch.tensor([[0, 1]]))
+        found = AlteredQuery(query, at, "crown", backward=backward).ranks(torch.tensor([[0, 1]]))
         assert intervals(found) == expected
 
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.bounds import Box, normalised
+from holdfast.certificate import Verdict
 from holdfast.certify import (
-    BothAttack,
-    CandidateAttack,
-    FewCandidatesAttack,
-    QueryAttack,
+    AlteredBoth,
+    AlteredCandidates,
+    AlteredQuery,
+    FewAlteredCandidates,
     RankBounds,
-    Verdict,
     nearest,
 )
 
@@ -58,7 +58,7 @@ SHAPES = {
 def test_no_altered_query_leaves_the_interval(method, seed, candidates, d, size):
     box, vectors, g = setting(seed, 2, candidates, d, size)
     hits = nearest(box.centre, vectors, candidates)
-    bounds = QueryAttack(box, vectors, method).ranks(hits)
+    bounds = AlteredQuery(box, vectors, method).ranks(hits)
     points = [
         box.centre + box.radius * (2 * torch.rand(2, d, generator=g, dtype=torch.float64) - 1)
         for _ in range(20)
@@ -81,7 +81,7 @@ def test_the_tight_test_is_exact_for_each_pair_and_holds_all_of_the_papers(seed,
     """A candidate is not surely farther exactly if some corner of the box brings it as near."""
     box, vectors, _ = setting(seed, 1, candidates, d, size)
     hits = nearest(box.centre, vectors, candidates)
-    tight, paper = (QueryAttack(box, vectors, m).ranks(hits) for m in ("interval", "paper"))
+    tight, paper = (AlteredQuery(box, vectors, m).ranks(hits) for m in ("interval", "paper"))
     assert (tight.worst <= paper.worst).all()
     assert (tight.best >= paper.best).all()
     corners = torch.stack(
@@ -104,7 +104,7 @@ def test_no_altered_candidates_leave_the_interval_and_its_ends_are_reached(seed,
     boxes, _, g = setting(seed, candidates, 1, d, size)
     query = torch.randn(1, d, generator=g, dtype=torch.float64)
     hits = nearest(query, boxes.centre, candidates)
-    bounds = CandidateAttack(boxes, query).ranks(hits)
+    bounds = AlteredCandidates(boxes, query).ranks(hits)
     far = boxes.centre + boxes.radius * torch.where(boxes.centre >= query, 1.0, -1.0)
     near = torch.minimum(torch.maximum(query, boxes.lower), boxes.upper)
     for _ in range(20):
@@ -132,10 +132,10 @@ def test_a_certified_hit_is_there_under_attack(method, k, seed, candidates, d, s
     if method == "candidates":
         boxes, _, g = setting(seed, candidates, 1, d, size)
         query = torch.randn(1, d, generator=g, dtype=torch.float64)
-        attack = CandidateAttack(boxes, query)
+        attack = AlteredCandidates(boxes, query)
     else:
         box, vectors, g = setting(seed, 1, candidates, d, size)
-        attack = QueryAttack(box, vectors, method)
+        attack = AlteredQuery(box, vectors, method)
     if attack.unbeaten((labels == 1)[None])[0] >= k:
         return
     for _ in range(40):
@@ -158,7 +158,7 @@ def test_intervals_by_hand():
         (1.6, [2, 2, 3], [1, 1, 3]),
         (3.1, [3, 3, 3], [1, 1, 1]),
     ):
-        bounds = QueryAttack(Box(torch.zeros(1, 1), torch.full((1, 1), radius)), vectors).ranks(hits)
+        bounds = AlteredQuery(Box(torch.zeros(1, 1), torch.full((1, 1), radius)), vectors).ranks(hits)
         assert bounds.worst.tolist() == [worst]
         assert bounds.best.tolist() == [best]
 
@@ -176,7 +176,7 @@ def test_what_is_not_finite_is_unknown(bad):
     vectors, centre = torch.randn(5, 3), torch.randn(2, 3)
     radius = torch.full((2, 3), 0.01)
     radius[1, 1] = bad
-    attack = QueryAttack(Box(centre, radius), vectors)
+    attack = AlteredQuery(Box(centre, radius), vectors)
     bounds = attack.ranks(nearest(centre, vectors, 2))
     assert bounds.known.tolist() == [[True, True], [False, False]]
     assert (bounds.best[1].tolist(), bounds.worst[1].tolist()) == ([1, 1], [5, 5])
@@ -190,7 +190,7 @@ def test_what_is_not_finite_is_unknown(bad):
 def test_a_query_without_a_direction_proves_nothing(method):
     """The zero vector has no direction: its box, however small, says nothing about normalised retrieval."""
     vectors = torch.nn.functional.normalize(torch.randn(4, 3), dim=1)
-    attack = QueryAttack(Box(torch.zeros(1, 3), torch.zeros(1, 3)), vectors, method, unit_norm=True)
+    attack = AlteredQuery(Box(torch.zeros(1, 3), torch.zeros(1, 3)), vectors, method, unit_norm=True)
     bounds = attack.ranks(torch.arange(4)[None])
     assert bounds.best.tolist() == [[1] * 4]
     assert bounds.worst.tolist() == [[4] * 4]
@@ -208,7 +208,7 @@ def test_few_altered_candidates_reach_exactly_the_interval(seed, candidates, mos
     """Every choice of at most m candidates, each brought to its nearest or farthest: no rank beyond, both reached."""
     boxes, _, g = setting(seed, candidates, 1, 3, size)
     query = torch.randn(1, 3, generator=g, dtype=torch.float64)
-    attack = FewCandidatesAttack(boxes, boxes.centre, query, most)
+    attack = FewAlteredCandidates(boxes, boxes.centre, query, most)
     hits = nearest(query, boxes.centre, candidates)
     bounds = attack.ranks(hits)
     labels = torch.randint(0, 2, (candidates,), generator=g)
@@ -237,7 +237,7 @@ def test_no_altered_query_and_candidates_leave_the_interval(seed, candidates, d,
     queries, _, g = setting(seed, 2, 1, d, size)
     boxes, _, _ = setting(seed + 1, candidates, 1, d, size)
     hits = nearest(queries.centre, boxes.centre, candidates)
-    bounds = BothAttack(queries, boxes).ranks(hits)
+    bounds = AlteredBoth(queries, boxes).ranks(hits)
     for _ in range(30):
         z, c = (
             box.centre
@@ -258,9 +258,9 @@ def test_normalised_retrieval_is_certified_through_the_unnormalised_query(method
     vectors = torch.nn.functional.normalize(vectors.float(), dim=1).double()
     deployed = torch.nn.functional.normalize(box.centre.float(), dim=1).double()
     hits = nearest(deployed, vectors, candidates)
-    attack = QueryAttack(box, vectors, method, unit_norm=True)
+    attack = AlteredQuery(box, vectors, method, unit_norm=True)
     bounds = attack.ranks(hits)
-    paper = QueryAttack(box, vectors, "paper", unit_norm=True).ranks(hits)
+    paper = AlteredQuery(box, vectors, "paper", unit_norm=True).ranks(hits)
     assert (bounds.worst <= paper.worst).all()
     points = [box.centre + box.radius * sign for sign in signs(d)]
     points += [

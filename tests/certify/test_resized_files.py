@@ -15,17 +15,17 @@ from torch import nn
 from holdfast import wrap
 from holdfast.attacks import as_access
 from holdfast.attacks.resized import Resized
-from holdfast.certify import Verdict
+from holdfast.certificate import Verdict
 from holdfast.certify.files import Way, at_network
 from holdfast.certify.smoothing import parse_smoothing
 from holdfast.data import decode, fitted, read_image, read_picture
 from holdfast.data.fit import to_image
-from holdfast.gallery.certified import certified_search
-from holdfast.gallery.smoothed import smoothed, smoothed_search
+from holdfast.gallery.searching import search
+from holdfast.gallery.smoothed import smoothed
 from holdfast.models import Embedder
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
-from holdfast.workflow import index, search
+from holdfast.workflow import index
 
 SIZES = [(40, 30), (9, 21), (12, 12), (64, 64)]
 """Width and height of the files: larger than the network's input, smaller, equal."""
@@ -80,10 +80,10 @@ def test_certified_hits_stay_however_the_file_is_altered(photos, tmp_path, size,
     picture(size, 3).save(file)
     with index(embedder, str(photos), tmp_path / "shop.gallery") as gallery:
         threat = Threat.parse(f"linf:{LEVELS}/255")
-        found = certified_search(gallery, embedder, read_image(file, embedder.spec), k, threat, method=method)
-        certified = {entry.hit.id for entry in found.hits if entry.verdict == Verdict.CERTIFIED}
+        found = search(gallery, embedder, read_image(file, embedder.spec), k, certify=threat, method=method)
+        certified = {entry.id for entry in found.hits if entry.certificate.verdict == Verdict.CERTIFIED}
         assert certified, "nothing is at stake"
-        assert found.picture == "file"
+        assert found.proof.picture == "file"
         vectors = gallery.vectors(list(gallery.ids()))
         ways = np.concatenate([vectors - vectors[0], vectors[0] - vectors])
         for pixels in altered_files(embedder, read_image(file), ways, LEVELS):
@@ -91,7 +91,9 @@ def test_certified_hits_stay_however_the_file_is_altered(photos, tmp_path, size,
             hits = search(gallery, embedder, file, len(gallery)).hits
             assert certified <= {hit.id for hit in hits[:k]}
             ranks = {hit.id: hit.rank for hit in hits}
-            assert all(entry.best <= ranks[entry.hit.id] <= entry.worst for entry in found.hits)
+            assert all(
+                entry.certificate.best <= ranks[entry.id] <= entry.certificate.worst for entry in found.hits
+            )
 
 
 def test_altered_candidate_files_stay_in_their_boxes(photos, tmp_path):
@@ -99,7 +101,7 @@ def test_altered_candidate_files_stay_in_their_boxes(photos, tmp_path):
     with index(embedder, str(photos), tmp_path / "shop.gallery", boxes=eps) as gallery:
         threat = Threat.parse(f"candidates:linf:{LEVELS}/255:m=16")
         query = photos / "03.png"
-        found = certified_search(gallery, embedder, read_image(query, embedder.spec), 3, threat)
+        found = search(gallery, embedder, read_image(query, embedder.spec), 3, certify=threat)
         vector = embedder.embed(read_image(query, embedder.spec)[None]).numpy()[0]
         for sign in (1, -1):
             away = {}
@@ -109,8 +111,8 @@ def test_altered_candidate_files_stay_in_their_boxes(photos, tmp_path):
                 moved = embedder.embed(decode(file_of(pixels), embedder.spec)[None]).numpy()[0]
                 away[file.name] = float(np.linalg.norm(moved.astype(float) - vector))
             for entry in found.hits:
-                rank = 1 + sum(d < away[entry.hit.id] for d in away.values())
-                assert entry.best <= rank <= entry.worst
+                rank = 1 + sum(d < away[entry.id] for d in away.values())
+                assert entry.certificate.best <= rank <= entry.certificate.worst
 
 
 def test_bicubic_files_move_farther_than_their_pixels_and_no_claim_is_made_of_them(photos, tmp_path):
@@ -127,8 +129,8 @@ def test_bicubic_files_move_farther_than_their_pixels_and_no_claim_is_made_of_th
     assert moved > LEVELS
     with index(embedder, str(photos), tmp_path / "shop.gallery") as gallery:
         shown = fitted(pixels, embedder.spec).pixels
-        found = certified_search(gallery, embedder, shown, 3, Threat.parse("linf:1/255"))
-        assert (found.picture, gallery.info.embedder.picture) == ("network input", "network input")
+        found = search(gallery, embedder, shown, 3, certify=Threat.parse("linf:1/255"))
+        assert (found.proof.picture, gallery.info.embedder.picture) == ("network input", "network input")
 
 
 def test_a_gallery_says_which_filter_made_it_and_keeps_it(photos, tmp_path):
@@ -148,8 +150,8 @@ def test_smoothed_radii_of_a_file_are_divided_by_its_stretch(photos, tmp_path):
             file = tmp_path / "query.png"
             to_image(pixels).resize(size).save(file)
             seen = read_picture(file, embedder.spec)
-            of_file = smoothed_search(gallery, embedder, seen.pixels, 1, seed=3, stretch=seen.stretch).hits[0]
-            of_input = smoothed_search(gallery, embedder, seen.pixels, 1, seed=3).hits[0]
+            of_file = search(gallery, embedder, seen, 1, seed=3)[0].certificate
+            of_input = search(gallery, embedder, seen.pixels, 1, seed=3)[0].certificate
             # Enlarged twofold, a pixel counts in four places; shrunk fourfold in a sixteenth of one, but for borders.
             grown = 2.0 if size == (6, 6) else 9 / 32
             assert of_file.radius == pytest.approx(of_input.radius / grown, rel=2e-3)

@@ -13,12 +13,12 @@ from torch import nn
 
 from holdfast import wrap
 from holdfast.bounds import image_box, interval_bounds, trace
-from holdfast.certify import Verdict
+from holdfast.certificate import Verdict
 from holdfast.certify.certifier import Certifier
 from holdfast.errors import ModelError
 from holdfast.gallery import Gallery
-from holdfast.gallery.certified import certified_search
 from holdfast.gallery.indexing import embedder_info, index_images
+from holdfast.gallery.searching import search
 from holdfast.models import Smoothed, evaluating
 from holdfast.models.inference import inference, plain_arithmetic
 from holdfast.threat import Threat
@@ -55,7 +55,7 @@ class Child(nn.Module):
         return z
 
 
-@pytest.mark.parametrize(("method", "size"), [("interval", 0.5), ("elided", 1), ("crown", 4)])
+@pytest.mark.parametrize(("method", "size"), [("interval", 0.5), ("last-layer", 1), ("crown", 4)])
 def test_a_module_wrapped_in_train_mode_is_certified_as_it_is_searched(tmp_path, method, size):
     """Wrapped as torch leaves it, indexed from a folder, searched with certificates, attacked as deployed."""
     rng = np.random.default_rng(0)
@@ -75,11 +75,11 @@ def test_a_module_wrapped_in_train_mode_is_certified_as_it_is_searched(tmp_path,
         ids = [item.id for item in gallery.items(slots)]
         for _ in range(12):
             pixels = rng.integers(0, 256, SHAPE, dtype=np.uint8)
-            found = certified_search(
-                gallery, embedder, pixels, k, Threat.parse(f"linf:{size}/255"), method=method
+            found = search(
+                gallery, embedder, pixels, k, certify=Threat.parse(f"linf:{size}/255"), method=method
             )
-            claims = {ids.index(e.hit.id): e for e in found.hits}
-            certified += sum(e.verdict is Verdict.CERTIFIED for e in claims.values())
+            claims = {ids.index(e.id): e.certificate for e in found.hits}
+            certified += sum(claim.verdict is Verdict.CERTIFIED for claim in claims.values())
             for z in altered(
                 embedder, torch.from_numpy(pixels).float()[None] / 255, eps, vectors, list(claims)
             ):
@@ -351,7 +351,7 @@ def test_another_device_is_refused():
 
 
 @pytest.mark.parametrize("unit", [False, True])
-@pytest.mark.parametrize("method", ["interval", "elided", "crown"])
+@pytest.mark.parametrize("method", ["interval", "last-layer", "crown"])
 def test_a_float64_module_is_certified(unit, method):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4)).double().eval()
@@ -359,7 +359,7 @@ def test_a_float64_module_is_certified(unit, method):
     images, pool = torch.rand(2, *SHAPE), torch.rand(9, *SHAPE)
     vectors = embedder.embed(pool)
     assert vectors.dtype == torch.float64
-    attack = Certifier(embedder).attack(Threat.parse("linf:0.0001"), images, pool, vectors, method=method)
+    attack = Certifier(embedder).alteration(Threat.parse("linf:0.0001"), images, pool, vectors, method=method)
     distance = torch.cdist(embedder.embed(images), vectors)
     hits = distance.argsort(1)
     ranks = attack.ranks(hits)

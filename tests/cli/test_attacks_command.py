@@ -40,8 +40,8 @@ def test_attack_writes_a_picture_that_attacks(shop, tmp_path):
         "attack",
         shop.gallery,
         query,
-        "--want",
-        f"raise:{item}",
+        "--goal",
+        f"pull-in:{item}",
         "--threat",
         "linf:77/255",
         "--out",
@@ -51,6 +51,7 @@ def test_attack_writes_a_picture_that_attacks(shop, tmp_path):
     assert done.code == 0, done.err
     assert f"rank of {item}" in done.out
     assert "JPEG 75" in done.out
+    assert f"Goal pull-in ({item}): " in done.out
     assert page.read_text().count("data:image/") >= 5
     before, after = (np.asarray(Image.open(path)).astype(int) for path in (query, out))
     assert 0 < np.abs(after - before).max() <= 77
@@ -63,9 +64,12 @@ def test_attack_writes_a_picture_that_attacks(shop, tmp_path):
 def test_attack_refuses_in_one_line_and_writes_nothing(shop, tmp_path):
     query, out = next(shop.pictures.rglob("*.png")), tmp_path / "altered.png"
     words = ("attack", shop.gallery, query, "--out", out)
-    refused(*words, "--want", "raise:nothing", "--threat", "linf:0.1", says="no item 'nothing'")
-    refused(*words, "--want", "shift", "--threat", "linf:3", says="eps lies between 0 and 1")
-    refused(*words[:3], "--out", tmp_path / "a.jpg", "--want", "shift", "--threat", "linf:0.1", says=".png")
+    refused(*words, "--goal", "pull-in:nothing", "--threat", "linf:0.1", says="no item 'nothing'")
+    refused(
+        *words, "--goal", "destroy", "--threat", "linf:0.1", says="unknown goal 'destroy'; known: misrank"
+    )
+    refused(*words, "--goal", "shift", "--threat", "linf:3", says="eps lies between 0 and 1")
+    refused(*words[:3], "--out", tmp_path / "a.jpg", "--goal", "shift", "--threat", "linf:0.1", says=".png")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -49,7 +49,7 @@ def test_every_command_knows_both_sides(run, tmp_path):
     found = json.loads(said("search", gallery, some, "--certify", "linf:0.005", "--json"))[0]
     assert {hit["verdict"] for hit in found["hits"]} == {"CERTIFIED", "UNKNOWN"}
     plain = json.loads(said("search", gallery, some, "--json"))[0]
-    assert [hit["id"] for hit in plain["hits"]] == [hit["hit"]["id"] for hit in found["hits"]]
+    assert [hit["id"] for hit in plain["hits"]] == [hit["id"] for hit in found["hits"]]
     drawn = ("--queries", 30, "--candidates", 60, "--k", "1")
     table = said("certify", run, "--threat", "query:linf:0.01", *drawn)
     assert "closed-set" in table

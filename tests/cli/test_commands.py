@@ -217,7 +217,7 @@ def test_search_with_certificates(shop, tmp_path):
     assert "rank interval" in done.out
     assert "CERTIFIED" in done.out
     found = json.loads(holdfast("search", shop.gallery, query, "--certify", "linf:1/255", "--json").out)[0]
-    assert all(hit["best"] <= hit["hit"]["rank"] <= hit["worst"] for hit in found["hits"])
+    assert all(hit["best"] <= hit["rank"] <= hit["worst"] for hit in found["hits"])
     shown = holdfast(
         "search", shop.gallery, query, "-k", 3, "--certify", "linf:auto", "--html", tmp_path / "hits.html"
     )

@@ -185,7 +185,7 @@ def test_from_a_run_to_a_gallery_under_a_metric(shop, tmp_path):
     done = here("search", gallery, picture, "--certify", "query:linf:0.001", "--json")
     assert done.code == 0, done.err
     first = json.loads(done.out)[0]["hits"][0]
-    assert first["hit"]["distance"] == pytest.approx(0, abs=1e-5)
+    assert first["distance"] == pytest.approx(0, abs=1e-5)
     info = json.loads(here("gallery", "info", gallery, "--json").out)
     assert (info["dim"], info["metric"]) == (8, "arml, 8 × 128")
     for words, says in (

@@ -119,7 +119,7 @@ def test_search_certifies_the_same_models(place, tmp_path, name):
         words = ("search", out, photo, "--model", model, "-k", 2, "--certify", threat, "--method", method)
         done = here(*words, "--json")
         assert done.code == 0, done.err
-        assert json.loads(done.out)[0]["hits"][0]["hit"]["id"] == "Milk/2.png"
+        assert json.loads(done.out)[0]["hits"][0]["id"] == "Milk/2.png"
 
 
 def test_bfloat16_is_indexed_and_its_proofs_are_refused(place, tmp_path):
@@ -314,7 +314,7 @@ def test_less_than_a_level_is_said_to_be_nothing(place, gallery, tmp_path):
                 photo,
                 "--model",
                 model,
-                "--want",
+                "--goal",
                 "misrank",
                 "--threat",
                 threat,

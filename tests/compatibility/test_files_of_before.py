@@ -19,9 +19,8 @@ from holdfast.cli import main
 from holdfast.data import read_image
 from holdfast.errors import GalleryError
 from holdfast.gallery import Gallery, verify_file
-from holdfast.gallery.certified import certified_search
 from holdfast.gallery.made_by import open_with_embedder
-from holdfast.gallery.smoothed import smoothed_search
+from holdfast.gallery.searching import search
 from holdfast.gallery.upgrading import upgrade
 from holdfast.models import Embedder, Smoothed
 from holdfast.threat import Threat
@@ -40,19 +39,21 @@ def ranks(before: Path, threat: str, method: Any = "interval") -> dict[str, list
     gallery, embedder = open_with_embedder(before / "boxes.gallery", before / "run")
     with gallery:
         found = {
-            path.name: certified_search(
+            path.name: search(
                 gallery,
                 embedder,
                 read_image(path, embedder.spec),
                 5,
-                Threat.parse(threat),
-                path.name,
+                certify=Threat.parse(threat),
+                name=path.name,
                 method=method,
             )
             for path in sorted((before / "queries").glob("*.png"))
         }
     return {
-        name: [[hit.hit.id, hit.best, hit.worst, hit.verdict] for hit in result.hits]
+        name: [
+            [hit.id, hit.certificate.best, hit.certificate.worst, hit.certificate.verdict] for hit in result
+        ]
         for name, result in found.items()
     }
 
@@ -85,7 +86,7 @@ def test_altered_candidates_are_unknown_until_the_upgrade_and_then_as_before(
     gallery, embedder = open_with_embedder(before / "boxes.gallery", before / "run")
     with gallery:
         pixels = read_image(path, embedder.spec)
-        assert UPGRADE in certified_search(gallery, embedder, pixels, 5, Threat.parse(threat)).reason
+        assert UPGRADE in search(gallery, embedder, pixels, 5, certify=Threat.parse(threat)).proof.reason
     upgraded(before, monkeypatch)
     assert ranks(before, threat) == VERDICTS["candidates"]
     assert ranks(before, "linf:0.02") == VERDICTS["query"]
@@ -125,10 +126,10 @@ def test_smoothed_radii_are_those_of_before(before: Path) -> None:
     with gallery:
         for name, wanted in sorted(VERDICTS["smoothed"].items())[:10]:
             pixels = read_image(before / "queries" / name, embedder.spec)
-            found = smoothed_search(gallery, embedder, pixels, 5, name, seed=7)
+            found = search(gallery, embedder, pixels, 5, name=name, seed=7)
             for hit, (id, verdict, radius) in zip(found.hits, wanted, strict=True):
-                assert (hit.hit.id, hit.verdict) == (id, verdict)
-                assert hit.radius == pytest.approx(radius, abs=1e-3)
+                assert (hit.id, hit.certificate.verdict) == (id, verdict)
+                assert hit.certificate.radius == pytest.approx(radius, abs=1e-3)
 
 
 def test_kept_certificates_prove_nothing_until_the_upgrade_and_then_as_before(
@@ -153,7 +154,7 @@ def keep(before: Path) -> None:
     gallery, embedder = open_with_embedder(before / "boxes.gallery", before / "run", readonly=False)
     with gallery:
         pixels = read_image(next((before / "queries").glob("*.png")), embedder.spec)
-        certified_search(gallery, embedder, pixels, 5, Threat.parse("linf:0.02"), keep=True)
+        search(gallery, embedder, pixels, 5, certify=Threat.parse("linf:0.02"), keep=True)
 
 
 def test_what_the_upgrade_cannot_check_loses_its_boxes(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +206,7 @@ def test_a_killed_upgrade_leaves_the_old_gallery(before: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from holdfast.gallery import rewriting
+from holdfast.gallery.stores.sqlite import rewriting
 from holdfast.gallery.made_by import open_with_embedder
 from holdfast.gallery.upgrading import upgrade
 rewriting.Rewriting.keep_only = lambda *_: os.kill(os.getpid(), 9)

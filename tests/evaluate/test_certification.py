@@ -10,12 +10,13 @@ import torch
 
 from holdfast import data
 from holdfast.bounds import image_box, interval_bounds, trace
-from holdfast.certify import QueryAttack, Verdict, largest_eps, nearest
+from holdfast.certificate import Verdict
+from holdfast.certify import AlteredQuery, largest_eps, nearest
 from holdfast.data.export import export_images
 from holdfast.errors import ConfigError, DataError, GalleryError, ModelError
 from holdfast.evaluate import certify as module
 from holdfast.evaluate.certify import certify
-from holdfast.gallery.certified import certified_search
+from holdfast.gallery.searching import search
 from holdfast.models import build, to_unit, wrap
 from holdfast.spec import ImageSpec
 from holdfast.threat import Threat
@@ -57,7 +58,7 @@ def pgd(embedder, images, eps, objective, steps=12):
     return x.detach()
 
 
-@pytest.mark.parametrize("method", ["interval", "elided", "crown"])
+@pytest.mark.parametrize("method", ["interval", "last-layer", "crown"])
 def test_no_query_attack_breaks_a_certificate(trained, photos, tmp_path, method):
     """Attack each query to push its first right hit away, at random and by gradient; check every claim."""
     done = certify(
@@ -132,7 +133,7 @@ def test_the_papers_form_certifies_no_more(trained, photos, tmp_path, done):
 
 def test_each_stronger_form_certifies_no_less(trained, photos, tmp_path, done):
     before = {name: column[:60] for name, column in done.rows.columns.items()}
-    for method in ("elided", "crown"):
+    for method in ("last-layer", "crown"):
         found = certify(
             trained,
             photos,
@@ -215,44 +216,46 @@ def test_certified_search_prunes_without_losing_or_adding_a_proof(trained, photo
     shares = []
     for number, eps in itertools.product(range(6), (0.0, 0.01, 0.05, 0.6)):
         pixels = photos.image(number)
-        found = certified_search(gallery, trained, pixels, 8, Threat.parse(f"linf:{eps}"))
+        found = search(gallery, trained, pixels, 8, certify=Threat.parse(f"linf:{eps}"))
         image = to_unit(torch.from_numpy(pixels.copy())[None]).double()
         with torch.no_grad():
             box = interval_bounds(trace(trained), image_box(image, eps, rounding=True), rounding=True)
-        whole = QueryAttack(box, vectors).ranks(torch.tensor([[ids.index(e.hit.id) for e in found.hits]]))
-        assert [e.worst for e in found.hits] == whole.worst[0].tolist()
-        assert [e.best for e in found.hits] == whole.best[0].tolist()
-        assert [e.verdict == Verdict.CERTIFIED for e in found.hits] == [e.worst <= 8 for e in found.hits]
-        assert found.candidates == 360
-        shares.append((eps, found.examined))
+        whole = AlteredQuery(box, vectors).ranks(torch.tensor([[ids.index(e.id) for e in found.hits]]))
+        assert [e.certificate.worst for e in found.hits] == whole.worst[0].tolist()
+        assert [e.certificate.best for e in found.hits] == whole.best[0].tolist()
+        assert [e.certificate.verdict == Verdict.CERTIFIED for e in found.hits] == [
+            e.certificate.worst <= 8 for e in found.hits
+        ]
+        assert found.proof.candidates == 360
+        shares.append((eps, found.proof.examined))
     assert all(examined < 360 for eps, examined in shares if eps <= 0.01)
     assert all(examined == 360 for eps, examined in shares if eps == 0.6)
 
 
 def test_certified_search_refuses_what_it_cannot_prove(trained, photos, gallery):
     with pytest.raises(GalleryError, match=r"has no boxes of its candidates.*--boxes linf:0\.1"):
-        certified_search(gallery, trained, photos.image(0), 3, Threat.parse("candidates:linf:0.1"))
+        search(gallery, trained, photos.image(0), 3, certify=Threat.parse("candidates:linf:0.1"))
     for threat in ("l2:0.1", "candidates:linf:auto", "both:linf:auto"):
         with pytest.raises(ConfigError, match="search certifies linf:EPS"):
-            certified_search(gallery, trained, photos.image(0), 3, Threat.parse(threat))
+            search(gallery, trained, photos.image(0), 3, certify=Threat.parse(threat))
     other = build("small", spec=photos.spec).eval()
     with pytest.raises(GalleryError, match="was made by embedder"):
-        certified_search(gallery, other, photos.image(0), 3, Threat.parse("linf:0.1"))
+        search(gallery, other, photos.image(0), 3, certify=Threat.parse("linf:0.1"))
 
 
 def test_the_largest_eps_is_proved_and_a_little_more_is_not(trained, photos, gallery):
     pixels = photos.image(1)
-    found = certified_search(gallery, trained, pixels, 8, Threat.parse("linf:auto"))
-    sizes = [entry.eps for entry in found.hits]
-    assert max(sizes) > 0.002
+    found = search(gallery, trained, pixels, 8, certify=Threat.parse("linf:auto"))
+    sizes = [entry.certificate.eps for entry in found.hits]
+    assert max(size for size in sizes if size is not None) > 0.002
     for place, entry in enumerate(found.hits):
-        if entry.eps < 0:
-            assert entry.verdict == Verdict.UNKNOWN
+        if entry.certificate.eps is None:
+            assert entry.certificate.verdict == Verdict.UNKNOWN
             continue
-        assert entry.verdict == Verdict.CERTIFIED
-        assert entry.worst <= 8
-        above = certified_search(gallery, trained, pixels, 8, Threat("linf", entry.eps + 2 / 2**12))
-        assert above.hits[place].verdict == Verdict.UNKNOWN
+        assert entry.certificate.verdict == Verdict.CERTIFIED
+        assert entry.certificate.worst <= 8
+        above = search(gallery, trained, pixels, 8, certify=Threat("linf", entry.certificate.eps + 2 / 2**12))
+        assert above.hits[place].certificate.verdict == Verdict.UNKNOWN
 
 
 def test_bisection_by_hand():
@@ -278,7 +281,7 @@ def test_where_the_last_layer_is_not_linear_elided_is_interval(photos, tmp_path)
             ks=(5,),
             method=method,
         )
-        for method in ("interval", "elided")
+        for method in ("interval", "last-layer")
     ]
     one, other = (entry.rows.columns for entry in found)
     assert (one["hit_5"] == other["hit_5"]).all()

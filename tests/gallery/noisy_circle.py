@@ -10,10 +10,15 @@ import numpy as np
 import torch
 
 from holdfast.certify.smoothing import Smoothing
+from holdfast.data import Picture
 from holdfast.gallery import Gallery
 from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.provers import Query
+from holdfast.gallery.provers.sampling import searched
+from holdfast.gallery.provers.sampling import smoothed_search as search_by_samples
 from holdfast.gallery.smoothed import smoothed, smoothed_info
 from holdfast.models import Foreign
+from holdfast.threat import Threat
 
 HOW = Smoothing(sigma=0.25, n=600, alpha=0.05, first=60, gallery=8)
 SLOPE = torch.full((16,), 0.25)
@@ -42,3 +47,12 @@ def make(path, embedder, angles, labels=None, how=HOW):
 def pixels(level: float) -> np.ndarray:
     """An image whose angle is 4·level, as far as 8 bits can say it."""
     return np.full((1, 4, 4), round(level * 255), dtype=np.uint8)
+
+
+def smoothed_search(
+    gallery, embedder, pixels, k, name="query", *, how=None, eps=None, seed=None, stretch=None
+):
+    """A smoothed search by numbers; `how` is the gallery's own unless given."""
+    how = searched(gallery.info) if how is None else how
+    query = Query(Picture(pixels, stretch), name)
+    return search_by_samples(gallery, embedder, query, k, how, threat=Threat("l2", eps), seed=seed)

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
+from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError, ModelError
-from holdfast.gallery import Boxes, Gallery, columns, meta, verify_file
+from holdfast.gallery import Boxes, Gallery, verify_file
 from holdfast.gallery import boxes as box_columns
-from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.bounding import stored_boxes
+from holdfast.gallery.stores.sqlite import columns, meta
 from holdfast.models import wrap
 from holdfast.workflow import open_and_index
 
@@ -160,7 +162,8 @@ def test_boxes_without_bounds_are_sound(gallery):
 WRITER = """
 import sys
 import numpy as np
-from holdfast.gallery import Boxes, Gallery, columns
+from holdfast.gallery import Boxes, Gallery
+from holdfast.gallery.stores.sqlite import columns
 columns._BLOCK_BYTES = 80
 gallery = Gallery.open(sys.argv[1])
 rng = np.random.default_rng(int(sys.argv[2]))
@@ -224,7 +227,7 @@ def test_no_altered_image_leaves_its_box(unit_norm):
     pixels = torch.randint(0, 256, (6, 3, 16, 16), generator=g, dtype=torch.uint8)
     images = pixels.float() / 255
     for eps in (0.0, 1e-3, 0.02, 0.5):
-        boxes = Bounder(embedder).boxes(pixels.numpy(), eps)
+        boxes = stored_boxes(Certifier(embedder), pixels.numpy(), eps)
         assert np.isfinite(boxes.radius).all()
         for _ in range(10):
             noise = eps * (2 * torch.rand(images.shape, generator=g) - 1).sign()
@@ -303,5 +306,5 @@ def test_a_gallery_of_the_first_version_gains_boxes_when_it_is_given_them(path):
 
 
 def test_columns_are_named_by_their_eps():
-    assert [c.width for c in box_columns.columns_for(EPS, 7)] == [7, 7, 1]
-    assert box_columns.sizes([box_columns.kind("reach", eps) for eps in (8 / 255, 0.01)]) == (0.01, 8 / 255)
+    assert [c.width for c in meta.columns_for(EPS, 7)] == [7, 7, 1]
+    assert meta.sizes([box_columns.kind("reach", eps) for eps in (8 / 255, 0.01)]) == (0.01, 8 / 255)

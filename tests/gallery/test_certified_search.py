@@ -10,19 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.bounds import Box, normalised
+from holdfast.certificate import Verdict
 from holdfast.certify import (
-    BothAttack,
-    CandidateAttack,
-    FewCandidatesAttack,
-    QueryAttack,
-    Verdict,
+    AlteredBoth,
+    AlteredCandidates,
+    AlteredQuery,
+    FewAlteredCandidates,
     blocks,
 )
+from holdfast.certify.certifier import Certifier
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery import Boxes, Gallery
-from holdfast.gallery.bounding import Bounder
-from holdfast.gallery.certified import Asked, certified_search, certify_query
+from holdfast.gallery.bounding import stored_boxes
+from holdfast.gallery.certified import QueryBounds, certify_query
 from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.searching import search
 from holdfast.models import wrap
 from holdfast.threat import Threat
 
@@ -46,14 +48,14 @@ def unpruned(gallery, asked, threat, slots):
     query = torch.from_numpy(asked.embedding).double()[None]
     places, hits = torch.arange(1, len(slots) + 1)[None], torch.from_numpy(slots)[None]
     if threat.who == "query":
-        return QueryAttack(asked.box, vectors, unit_norm=asked.unit_norm).ranks(hits, places)
+        return AlteredQuery(asked.box, vectors, unit_norm=asked.unit_norm).ranks(hits, places)
     stored = gallery.boxes_at(EPS, everything)
     boxes = Box(torch.from_numpy(stored.centre).double(), torch.from_numpy(stored.radius).double())
     if threat.who == "both":
-        return BothAttack(normalised(asked.box) if asked.unit_norm else asked.box, boxes).ranks(hits, places)
+        return AlteredBoth(normalised(asked.box) if asked.unit_norm else asked.box, boxes).ranks(hits, places)
     if threat.most is None:
-        return CandidateAttack(boxes, query).ranks(hits, places)
-    return FewCandidatesAttack(boxes, vectors, query, threat.most).ranks(hits, places)
+        return AlteredCandidates(boxes, query).ranks(hits, places)
+    return FewAlteredCandidates(boxes, vectors, query, threat.most).ranks(hits, places)
 
 
 def case(path, seed, count, d, unit_norm, query_size, box_size, unbounded):
@@ -74,7 +76,7 @@ def case(path, seed, count, d, unit_norm, query_size, box_size, unbounded):
     raw = asked.astype(np.float32)
     embedding = raw / np.float32(np.linalg.norm(raw)) if unit_norm else raw
     spread = torch.from_numpy(query_size * rng.random((1, d)))
-    return gallery, Asked(embedding, Box(torch.from_numpy(raw).double()[None], spread), unit_norm)
+    return gallery, QueryBounds(embedding, Box(torch.from_numpy(raw).double()[None], spread), unit_norm)
 
 
 @settings(max_examples=40, deadline=None)
@@ -96,14 +98,14 @@ def test_pruned_and_in_blocks_is_the_whole(
     with gallery:
         for threat in map(Threat.parse, THREATS):
             found = certify_query(gallery, asked, k, threat)
-            slots = gallery._slots([entry.hit.id for entry in found.hits])
+            slots = gallery._slots([entry.id for entry in found.hits])
             whole = unpruned(gallery, asked, threat, slots)
-            assert [entry.best for entry in found.hits] == whole.best[0].tolist(), threat
-            assert [entry.worst for entry in found.hits] == whole.worst[0].tolist(), threat
+            assert [entry.certificate.best for entry in found.hits] == whole.best[0].tolist(), threat
+            assert [entry.certificate.worst for entry in found.hits] == whole.worst[0].tolist(), threat
             for entry in found.hits:
-                sure = entry.worst <= k and bool(whole.known.all())
-                assert (entry.verdict == Verdict.CERTIFIED) == sure
-            assert len(found.hits) <= found.examined <= found.candidates == count
+                sure = entry.certificate.worst <= k and bool(whole.known.all())
+                assert (entry.certificate.verdict == Verdict.CERTIFIED) == sure
+            assert len(found.hits) <= found.proof.examined <= found.proof.candidates == count
 
 
 def test_much_is_left_out_and_the_last_hit_still_has_its_rank(tmp_path):
@@ -111,15 +113,15 @@ def test_much_is_left_out_and_the_last_hit_still_has_its_rank(tmp_path):
     with gallery:
         for threat in map(Threat.parse, THREATS):
             found = certify_query(gallery, asked, 5, threat)
-            assert found.examined < 200, threat
-            assert found.hits[0].worst < 50
+            assert found.proof.examined < 200, threat
+            assert found.hits[0].certificate.worst < 50
 
 
 def test_intervals_by_hand(tmp_path):
     """On a line, the query at 0 ± 0.3, candidates at 1, 2, 4, 10, each ± 0.6, the last ± 7.5."""
     at = np.array([[1.0], [2.0], [4.0], [10.0]], dtype=np.float32)
     moves = np.array([[0.6], [0.6], [0.6], [7.5]])
-    asked = Asked(np.zeros(1, dtype=np.float32), Box(torch.zeros(1, 1), torch.full((1, 1), 0.3)), False)
+    asked = QueryBounds(np.zeros(1, dtype=np.float32), Box(torch.zeros(1, 1), torch.full((1, 1), 0.3)), False)
     with Gallery.create(tmp_path / "g", dim=1, embedder=EMBEDDER) as gallery:
         gallery.add_boxes(EPS, lambda *_: None)
         gallery.add(list("abcd"), at, boxes={EPS: Boxes.around(at.astype(float), moves)})
@@ -132,10 +134,10 @@ def test_intervals_by_hand(tmp_path):
             "both:linf:0.1": [(1, 2), (1, 3), (3, 4)],
         }.items():
             found = certify_query(gallery, asked, 3, Threat.parse(threat))
-            assert [(e.best, e.worst) for e in found.hits] == intervals, threat
-            assert [e.hit.id for e in found.hits] == list("abc")
+            assert [(e.certificate.best, e.certificate.worst) for e in found.hits] == intervals, threat
+            assert [e.id for e in found.hits] == list("abc")
         near = certify_query(gallery, asked, 1, Threat.parse("query:linf:0.1"))
-        assert (near.examined, near.candidates) == (1, 4)
+        assert (near.proof.examined, near.proof.candidates) == (1, 4)
 
 
 def rank_of(distance, hit):
@@ -154,7 +156,7 @@ def attacked(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("attacked") / "g"
     with Gallery.create(path, dim=4, embedder=embedder_info(embedder)) as gallery:
         gallery.add_boxes(0.02, lambda *_: None)
-        boxes = {0.02: Bounder(embedder).boxes(pixels.numpy(), 0.02)}
+        boxes = {0.02: stored_boxes(Certifier(embedder), pixels.numpy(), 0.02)}
         gallery.add([f"{n:02d}" for n in range(40)], embedder.embed(pixels).numpy(), boxes=boxes)
         yield embedder, gallery, pixels
 
@@ -174,7 +176,7 @@ def climbed(embedder, images, eps, objective, steps=8):
     ("threat", "method"),
     [
         ("query:linf:0.02", "interval"),
-        ("query:linf:0.02", "elided"),
+        ("query:linf:0.02", "last-layer"),
         ("query:linf:0.02", "crown"),
         ("both:linf:0.02", "interval"),
         ("candidates:linf:0.02", "interval"),
@@ -188,10 +190,10 @@ def test_no_attack_leaves_the_interval(attacked, threat, method):
     moved = 0
     for number in range(6):
         query = torch.randint(0, 256, (1, 6, 6), generator=g, dtype=torch.uint8)
-        found = certified_search(gallery, embedder, query.numpy(), 6, wanted, method=method)
+        found = search(gallery, embedder, query.numpy(), 6, certify=wanted, method=method)
         asked = query.float()[None] / 255
         for entry in found.hits:
-            hit = int(entry.hit.id)
+            hit = int(entry.id)
             for sign in (1, -1):
                 centre = embedder(asked).detach()
                 target = embedder(images).detach()
@@ -210,28 +212,37 @@ def test_no_attack_leaves_the_interval(attacked, threat, method):
                 for other in (c, (images + noise).clamp(0, 1) if wanted.who != "query" else images):
                     z, v = embedder.embed(q).double().numpy(), embedder.embed(other).double().numpy()
                     least, most = rank_of(np.linalg.norm(v - z, axis=1), hit)
-                    assert entry.best <= least <= most <= entry.worst, (number, entry, sign)
-                    moved += most != entry.hit.rank
+                    assert entry.certificate.best <= least <= most <= entry.certificate.worst, (
+                        number,
+                        entry,
+                        sign,
+                    )
+                    moved += most != entry.rank
     assert moved > 0, "the attacks did nothing"
 
 
 def test_a_dearer_method_proves_at_least_as_much_and_more(attacked):
     embedder, gallery, _ = attacked
     g = torch.Generator().manual_seed(0)
-    proved = dict.fromkeys(("interval", "elided", "crown"), 0)
+    proved = dict.fromkeys(("interval", "last-layer", "crown"), 0)
     for _ in range(6):
         query = torch.randint(0, 256, (1, 6, 6), generator=g, dtype=torch.uint8).numpy()
         for threat in ("query:linf:0.02", "query:linf:auto"):
             wide = None
             for method in proved:
-                hits = certified_search(gallery, embedder, query, 6, Threat.parse(threat), method=method).hits
-                proved[method] += sum(e.verdict == Verdict.CERTIFIED for e in hits)
+                hits = search(gallery, embedder, query, 6, certify=Threat.parse(threat), method=method).hits
+                proved[method] += sum(e.certificate.verdict == Verdict.CERTIFIED for e in hits)
                 if wide is not None and threat == "query:linf:0.02":
                     assert all(
-                        w.best <= e.best and e.worst <= w.worst for w, e in zip(wide, hits, strict=True)
+                        w.certificate.best <= e.certificate.best
+                        and e.certificate.worst <= w.certificate.worst
+                        for w, e in zip(wide, hits, strict=True)
                     )
                 elif wide is not None:
-                    assert all(w.eps <= e.eps for w, e in zip(wide, hits, strict=True))
+                    assert all(
+                        (w.certificate.eps or -1) <= (e.certificate.eps or -1)
+                        for w, e in zip(wide, hits, strict=True)
+                    )
                 wide = hits
     assert proved["interval"] < proved["crown"]
 
@@ -240,7 +251,7 @@ def test_a_kept_certificate_needs_no_network(attacked):
     embedder, gallery, pixels = attacked
     threat = Threat.parse("query:linf:0.02")
     with pytest.raises(ConfigError, match="keep one of method interval"):
-        certified_search(gallery, embedder, pixels[0].numpy(), 3, threat, method="crown", keep=True)
+        search(gallery, embedder, pixels[0].numpy(), 3, certify=threat, method="crown", keep=True)
 
 
 def test_few_altered_candidates_stay_inside(attacked):
@@ -259,11 +270,11 @@ def test_few_altered_candidates_stay_inside(attacked):
             for s in (-1, 1)
         )
         for m in (0, 1, 3):
-            found = certified_search(
-                gallery, embedder, query.numpy(), 6, Threat.parse(f"candidates:linf:0.02:m={m}")
+            found = search(
+                gallery, embedder, query.numpy(), 6, certify=Threat.parse(f"candidates:linf:0.02:m={m}")
             )
             for entry in found.hits:
-                hit = int(entry.hit.id)
+                hit = int(entry.id)
                 for _ in range(20):
                     chosen = torch.randperm(40, generator=g)[:m].numpy()
                     v = clean.copy()
@@ -271,21 +282,23 @@ def test_few_altered_candidates_stay_inside(attacked):
                     if hit in chosen:
                         v[hit] = far[hit]
                     least, most = rank_of(np.linalg.norm(v - z, axis=1), hit)
-                    assert entry.best <= least <= most <= entry.worst
+                    assert entry.certificate.best <= least <= most <= entry.certificate.worst
 
 
 def test_a_larger_stored_box_serves_a_smaller_threat(attacked):
     embedder, gallery, pixels = attacked
     query = pixels[0].numpy()
-    same = certified_search(gallery, embedder, query, 3, Threat.parse("candidates:linf:0.02"))
-    less = certified_search(gallery, embedder, query, 3, Threat.parse("candidates:linf:0.01"))
-    assert (same.boxes, less.boxes) == (0.02, 0.02)
-    assert [(e.best, e.worst) for e in same.hits] == [(e.best, e.worst) for e in less.hits]
+    same = search(gallery, embedder, query, 3, certify=Threat.parse("candidates:linf:0.02"))
+    less = search(gallery, embedder, query, 3, certify=Threat.parse("candidates:linf:0.01"))
+    assert (same.proof.boxes, less.proof.boxes) == (0.02, 0.02)
+    assert [(e.certificate.best, e.certificate.worst) for e in same.hits] == [
+        (e.certificate.best, e.certificate.worst) for e in less.hits
+    ]
     for threat in ("candidates:linf:0.03", "both:linf:0.5", "candidates:linf:0.1:m=2"):
         with pytest.raises(
             GalleryError, match=r"has only boxes for linf:0\.02, so .* --boxes linf:0"
         ) as caught:
-            certified_search(gallery, embedder, query, 3, Threat.parse(threat))
+            search(gallery, embedder, query, 3, certify=Threat.parse(threat))
         assert "\n" not in str(caught.value)
 
 
@@ -293,16 +306,19 @@ def test_what_cannot_be_certified_or_kept(attacked):
     embedder, gallery, pixels = attacked
     for threat, keep in (("candidates:linf:auto", False), ("l2:0.1", False), ("linf:auto", True)):
         with pytest.raises(ConfigError, match="search certifies linf:EPS"):
-            certified_search(gallery, embedder, pixels[0].numpy(), 3, Threat.parse(threat), keep=keep)
+            search(gallery, embedder, pixels[0].numpy(), 3, certify=Threat.parse(threat), keep=keep)
 
 
 def test_a_query_without_bounds_is_unknown(tmp_path):
     gallery, asked = case(tmp_path / "g", 0, 30, 4, False, 0.1, 0.1, 0.0)
-    lost = Asked(asked.embedding, Box(asked.box.centre, torch.full((1, 4), torch.inf)), False)
+    lost = QueryBounds(asked.embedding, Box(asked.box.centre, torch.full((1, 4), torch.inf)), False)
     with gallery:
         for threat in ("query:linf:0.1", "both:linf:0.1"):
             found = certify_query(gallery, lost, 4, Threat.parse(threat))
-            assert all((e.best, e.worst, e.verdict) == (1, 30, Verdict.UNKNOWN) for e in found.hits)
+            assert all(
+                (e.certificate.best, e.certificate.worst, e.certificate.verdict) == (1, 30, Verdict.UNKNOWN)
+                for e in found.hits
+            )
 
 
 def test_crown_proves_hits_of_a_plain_network_and_no_attack_moves_them(tmp_path):
@@ -322,22 +338,22 @@ def test_crown_proves_hits_of_a_plain_network_and_no_attack_moves_them(tmp_path)
     with Gallery.create(tmp_path / "g", dim=12, embedder=embedder_info(embedder)) as gallery:
         gallery.add([str(i) for i in range(1300)], vectors[1:])
         threat = Threat.parse(f"query:linf:{eps}")
-        plain = certified_search(gallery, embedder, pixels[0], k, threat)
-        found = certified_search(gallery, embedder, pixels[0], k, threat, method="crown")
-        assert not any(hit.verdict == Verdict.CERTIFIED for hit in plain.hits)
-        assert plain.effort is None
-        assert plain.examined > 1024 > found.examined
-        assert found.sharpened
-        sure = [hit for hit in found.hits if hit.verdict == Verdict.CERTIFIED]
+        plain = search(gallery, embedder, pixels[0], k, certify=threat)
+        found = search(gallery, embedder, pixels[0], k, certify=threat, method="crown")
+        assert not any(hit.certificate.verdict == Verdict.CERTIFIED for hit in plain.hits)
+        assert plain.proof.effort is None
+        assert plain.proof.examined > 1024 > found.proof.examined
+        assert found.proof.sharpened
+        sure = [hit for hit in found.hits if hit.certificate.verdict == Verdict.CERTIFIED]
         assert len(sure) >= 2
-        assert found.effort.by_intervals == 0
-        assert found.effort.seconds > 0
+        assert found.proof.effort.by_intervals == 0
+        assert found.proof.effort.seconds > 0
     image = torch.from_numpy(pixels[:1]) / 255
     low, high = (image - eps).clamp(min=0), (image + eps).clamp(max=1)
     gallery_vectors = torch.from_numpy(vectors[1:]).double()
     tried = 0
     for hit in found.hits:
-        own = gallery_vectors[int(hit.hit.id)]
+        own = gallery_vectors[int(hit.id)]
         nearby = gallery_vectors[(gallery_vectors - own).norm(dim=1).argsort()[1:9]]
         for rival in nearby:
             for way in (1, -1):  # out of the list, and to its top
@@ -347,7 +363,7 @@ def test_crown_proves_hits_of_a_plain_network_and_no_attack_moves_them(tmp_path)
                     (gradient,) = torch.autograd.grad((embedder(x).double() @ (own - rival)).sum() * way, x)
                     x = torch.clamp(x.detach() - eps / 3 * gradient.sign(), low, high)
                 away = (gallery_vectors - embedder.embed(x).double()).norm(dim=1)
-                rank = 1 + int((away < away[int(hit.hit.id)]).sum())
-                assert hit.best <= rank <= hit.worst
+                rank = 1 + int((away < away[int(hit.id)]).sum())
+                assert hit.certificate.best <= rank <= hit.certificate.worst
                 tried += 1
     assert tried == 80

@@ -9,7 +9,7 @@ from gallery_reference import EMBEDDER
 
 from holdfast.bounds import Box
 from holdfast.gallery import Boxes, Gallery, exact
-from holdfast.gallery.certified import Asked, certify_query
+from holdfast.gallery.certified import QueryBounds, certify_query
 from holdfast.threat import Threat
 
 EPS = 0.1
@@ -80,7 +80,7 @@ def test_ties_come_back_whole_and_are_settled_by_id(tmp_path):
     assert sorted(exact.within(rows(1, 2, -1), np.zeros(1, dtype=np.float32), 1.0).slots.tolist()) == [0, 2]
     with Gallery.create(tmp_path / "g", dim=1, embedder=EMBEDDER) as gallery:
         gallery.add(["b", "c", "a"], rows(1, 2, -1))
-        (hits,) = gallery.search(rows(0), 3)
+        (hits,) = gallery.nearest(rows(0), 3)
         assert [(hit.id, hit.tied) for hit in hits.hits] == [("a", True), ("b", True), ("c", False)]
         assert [hit.id for hit in gallery.range_search(rows(0)[0], 1.0).hits] == ["a", "b"]
 
@@ -89,29 +89,34 @@ def test_ties_come_back_whole_and_are_settled_by_id(tmp_path):
 def test_a_far_candidate_with_a_wide_box_is_not_left_out(tmp_path, threat):
     """At 10 and by 9.5 either way it can come before the one at 1: its own reach counts in what is left out."""
     at, moves = rows(1, 2, 10, 40), rows(0.1, 0.1, 9.5, 0.1).astype(np.float64)
-    asked = Asked(np.zeros(1, dtype=np.float32), Box(torch.zeros(1, 1), torch.zeros(1, 1)), False)
+    asked = QueryBounds(np.zeros(1, dtype=np.float32), Box(torch.zeros(1, 1), torch.zeros(1, 1)), False)
     with Gallery.create(tmp_path / "g", dim=1, embedder=EMBEDDER) as gallery:
         gallery.add_boxes(EPS, lambda *_: None)
         gallery.add(list("abcd"), at, boxes={EPS: Boxes.around(at.astype(np.float64), moves)})
         found = certify_query(gallery, asked, 2, Threat.parse(f"{threat}:linf:{EPS}"))
-    assert [(entry.hit.id, entry.best, entry.worst) for entry in found.hits] == [("a", 1, 2), ("b", 2, 3)]
-    assert found.examined == 3, "the one at 40 is left out"
+    assert [(entry.id, entry.certificate.best, entry.certificate.worst) for entry in found.hits] == [
+        ("a", 1, 2),
+        ("b", 2, 3),
+    ]
+    assert found.proof.examined == 3, "the one at 40 is left out"
 
 
 def test_a_query_that_moves_far_leaves_no_rival_out(tmp_path):
     """At 0 ± 4 the query reaches 4, from where 7½ is nearer than 0 and 1: what it moves by counts twice."""
-    asked = Asked(np.zeros(1, dtype=np.float32), Box(torch.zeros(1, 1), torch.full((1, 1), 4.0)), False)
+    asked = QueryBounds(np.zeros(1, dtype=np.float32), Box(torch.zeros(1, 1), torch.full((1, 1), 4.0)), False)
     with Gallery.create(tmp_path / "g", dim=1, embedder=EMBEDDER) as gallery:
         gallery.add(list("abcd"), rows(0, 7.5, 8.5, 30))
         found = certify_query(gallery, asked, 1, Threat.parse("query:linf:0.1"))
-        assert [(e.hit.id, e.best, e.worst, str(e.verdict)) for e in found.hits] == [("a", 1, 2, "UNKNOWN")]
-        assert found.examined == 2
+        assert [
+            (e.id, e.certificate.best, e.certificate.worst, str(e.certificate.verdict)) for e in found.hits
+        ] == [("a", 1, 2, "UNKNOWN")]
+        assert found.proof.examined == 2
         # A box that is off the embedding: the query's way to its far end counts.
-        aside = Asked(
+        aside = QueryBounds(
             np.zeros(1, dtype=np.float32), Box(torch.full((1, 1), 2.0), torch.full((1, 1), 2.0)), False
         )
         found = certify_query(gallery, aside, 1, Threat.parse("query:linf:0.1"))
-        assert [(e.best, e.worst) for e in found.hits] == [(1, 2)]
+        assert [(e.certificate.best, e.certificate.worst) for e in found.hits] == [(1, 2)]
 
 
 def test_boxes_are_kept_no_smaller_than_they_were(tmp_path):
@@ -135,10 +140,13 @@ def test_the_next_larger_stored_box_serves_and_no_smaller_one(tmp_path):
             gallery.add_boxes(eps, lambda *_: None)
         wide = {eps: Boxes.around(at.astype(np.float64), np.full((2, 1), 4 * eps)) for eps in (0.05, 0.2)}
         gallery.add(["a", "b"], at, boxes=wide)
-        asked = Asked(np.zeros(1, dtype=np.float32), None, False)
+        asked = QueryBounds(np.zeros(1, dtype=np.float32), None, False)
         found = certify_query(gallery, asked, 1, Threat.parse("candidates:linf:0.1"))
-        assert found.boxes == 0.2
-        assert found.hits[0].worst == 2
-        assert certify_query(gallery, asked, 1, Threat.parse("candidates:linf:0.05")).hits[0].worst == 1
+        assert found.proof.boxes == 0.2
+        assert found.hits[0].certificate.worst == 2
+        assert (
+            certify_query(gallery, asked, 1, Threat.parse("candidates:linf:0.05")).hits[0].certificate.worst
+            == 1
+        )
         with pytest.raises(GalleryError, match="only boxes for"):
             certify_query(gallery, asked, 1, Threat.parse("candidates:linf:0.3"))

@@ -7,13 +7,15 @@ import pytest
 import torch
 from gallery_reference import EMBEDDER
 
+from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError
 from holdfast.gallery import Boxes, Gallery, verify_file
-from holdfast.gallery.bounding import Bounder
-from holdfast.gallery.certified import certified_search, certify_again
+from holdfast.gallery.bounding import stored_boxes
+from holdfast.gallery.certified import certify_again
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.gallery.recheck import differences, recheck
+from holdfast.gallery.searching import search
 from holdfast.models import wrap
 from holdfast.threat import Threat
 
@@ -154,25 +156,25 @@ def test_a_certificate_made_again_without_the_image_is_that_of_a_search(path, un
     layers = (torch.nn.Flatten(), torch.nn.Linear(36, 12), torch.nn.ReLU(), torch.nn.Linear(12, 4))
     embedder = wrap(torch.nn.Sequential(*layers).eval(), (1, 6, 6), unit_norm=unit_norm)
     pixels = torch.randint(0, 256, (60, 1, 6, 6), dtype=torch.uint8).numpy()
-    bounder, names = Bounder(embedder), [f"{n:02d}" for n in range(60)]
+    certifier, names = Certifier(embedder), [f"{n:02d}" for n in range(60)]
 
     def add(part):
-        boxes = {EPS: bounder.boxes(pixels[part], EPS)}
+        boxes = {EPS: stored_boxes(certifier, pixels[part], EPS)}
         gallery.add(names[part], embedder.embed(pixels[part]).numpy(), boxes=boxes)
 
     with Gallery.create(path, dim=4, embedder=embedder_info(embedder)) as gallery:
         gallery.add_boxes(EPS, lambda *_: Boxes(np.zeros((0, 4)), np.zeros((0, 4))))
         add(slice(0, 30))
         for threat in THREATS:
-            certified_search(gallery, embedder, pixels[50], 5, Threat.parse(threat), "photo", keep=True)
+            search(gallery, embedder, pixels[50], 5, certify=Threat.parse(threat), name="photo", keep=True)
         assert [one.threat for one in gallery.certificates()] == sorted(THREATS)
         for one in gallery.certificates():
             assert differences(one, certify_again(gallery, one)) == ()
         add(slice(30, 60))
         assert recheck(gallery).changed
         for one in gallery.certificates():
-            found = certified_search(gallery, embedder, pixels[50], 5, Threat.parse(one.threat))
-            assert [(e.hit.id, e.best, e.worst) for e in found.hits] == [
+            found = search(gallery, embedder, pixels[50], 5, certify=Threat.parse(one.threat))
+            assert [(e.id, e.certificate.best, e.certificate.worst) for e in found.hits] == [
                 (hit.id, hit.best, hit.worst) for hit in one.hits
             ]
         assert gallery.verify() == []

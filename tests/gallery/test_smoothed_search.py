@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 from noisy_circle import HOW, make, pixels
+from noisy_circle import smoothed_search as search_with_noise
 
-from holdfast import workflow
-from holdfast.certify import Verdict
+from holdfast.certificate import Verdict
 from holdfast.errors import ConfigError, GalleryError
 from holdfast.gallery.rules import mean as room
+from holdfast.gallery.searching import search
 from holdfast.gallery.smoothed import smoothed, stored_smoothing
-from holdfast.gallery.smoothed import smoothed_search as search_with_noise
 from holdfast.models import Foreign
 
 smoothed_search = partial(search_with_noise, seed=0)
@@ -48,14 +48,14 @@ def test_radii_are_below_what_is_true_and_above_nothing(turning, tmp_path):
     start = float(image[0, 0, 0] / 255 * 4)
     with gallery:
         found = smoothed_search(gallery, wrapped, image, 3)
-    assert [entry.hit.id for entry in found.hits] == ["c001", "c002", "c000"]
+    assert [entry.id for entry in found.hits] == ["c001", "c002", "c000"]
     for entry in found.hits:
-        true = turns(angles, start, int(entry.hit.id[1:]), 3)
-        assert 0 < entry.radius <= true
-        assert entry.verdict == Verdict.CERTIFIED
-        assert entry.pixel == pytest.approx(entry.radius / 4)
-    assert max(entry.radius for entry in found.hits) > 0.1
-    assert found.samples == HOW.n
+        true = turns(angles, start, int(entry.id[1:]), 3)
+        assert 0 < entry.certificate.radius <= true
+        assert entry.certificate.verdict == Verdict.CERTIFIED
+        assert entry.certificate.pixel == pytest.approx(entry.certificate.radius / 4)
+    assert max(entry.certificate.radius for entry in found.hits) > 0.1
+    assert found.proof.samples == HOW.n
 
 
 @pytest.mark.parametrize("near", [room.NEAR, 2])
@@ -76,15 +76,18 @@ def test_statements_fail_no_more_often_than_alpha(turning, tmp_path, monkeypatch
             image = pixels((middle + 0.04 * (seed % 5 - 2)) / 4)
             start = float(image[0, 0, 0] / 255 * 4)
             found = search_with_noise(gallery, wrapped, image, 1, seed=seed)
-            radius, chosen = found.hits[0].radius, int(found.hits[0].hit.id[1:])
+            radius, chosen = found.hits[0].certificate.radius, int(found.hits[0].id[1:])
             class_turn = min(
                 turn
                 for turn in np.arange(0, 3, 1e-3)
                 for way in (-1, 1)
-                if str(labels[np.abs(angles - start - way * turn).argmin()]) != found.label
+                if str(labels[np.abs(angles - start - way * turn).argmin()]) != found.proof.label
             )
-            said += (radius > 0) + (found.label_radius > 0)
-            wrong += radius > turns(angles, start, chosen, 1) + 1e-3 or found.label_radius > class_turn + 1e-3
+            said += (radius > 0) + (found.proof.label_radius > 0)
+            wrong += (
+                radius > turns(angles, start, chosen, 1) + 1e-3
+                or found.proof.label_radius > class_turn + 1e-3
+            )
     assert said > (100 if near > 2 else 60)
     assert wrong <= 24  # Of 150 at 0.1: more has probability below 1 %.
 
@@ -96,12 +99,14 @@ def test_what_is_close_abstains_and_says_how_many_samples_would_do(turning, tmp_
     image = pixels(1.13 / 4)
     with gallery:
         found = smoothed_search(gallery, wrapped, image, 1, how=replace(HOW, n=50))
-        assert found.hits[0].verdict == Verdict.ABSTAIN
-        assert found.hits[0].radius == 0
-        assert found.hits[0].samples is not None
-        more = smoothed_search(gallery, wrapped, image, 1, how=replace(HOW, n=64 * found.hits[0].samples))
-    assert more.hits[0].verdict == Verdict.CERTIFIED
-    assert more.hits[0].reason == ""
+        assert found.hits[0].certificate.verdict == Verdict.ABSTAIN
+        assert found.hits[0].certificate.radius == 0
+        assert found.hits[0].certificate.samples is not None
+        more = smoothed_search(
+            gallery, wrapped, image, 1, how=replace(HOW, n=64 * found.hits[0].certificate.samples)
+        )
+    assert more.hits[0].certificate.verdict == Verdict.CERTIFIED
+    assert more.hits[0].certificate.reason == ""
 
 
 def test_a_fixed_radius_is_settled_early(turning, tmp_path):
@@ -110,12 +115,12 @@ def test_a_fixed_radius_is_settled_early(turning, tmp_path):
         sure = smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=0.05, how=replace(HOW, n=8000))
         full = smoothed_search(gallery, wrapped, pixels(0.25), 1, how=replace(HOW, n=8000))
         far = smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=2.0, how=replace(HOW, n=8000))
-    assert sure.samples == 1000
-    assert sure.hits[0].verdict == Verdict.CERTIFIED
-    assert full.samples == 8000
+    assert sure.proof.samples == 1000
+    assert sure.hits[0].certificate.verdict == Verdict.CERTIFIED
+    assert full.proof.samples == 8000
     # Each look has its share of alpha, so that stopping early costs something.
-    assert 0.05 < sure.hits[0].radius < full.hits[0].radius
-    assert (far.samples, far.hits[0].verdict) == (4000, Verdict.UNKNOWN)
+    assert 0.05 < sure.hits[0].certificate.radius < full.hits[0].certificate.radius
+    assert (far.proof.samples, far.hits[0].certificate.verdict) == (4000, Verdict.UNKNOWN)
 
 
 @pytest.mark.parametrize("rule", ["mean", "votes"])
@@ -127,10 +132,10 @@ def test_hope_is_not_given_up_on_few_samples(turning, tmp_path, rule):
     with gallery:
         for seed in range(25):
             found = search_with_noise(gallery, wrapped, pixels(0.26), 1, seed=seed)
-            if found.hits[0].radius > 0.1:
+            if found.hits[0].certificate.radius > 0.1:
                 clear += 1
                 fixed = search_with_noise(gallery, wrapped, pixels(0.26), 1, seed=seed, eps=0.06)
-                assert fixed.hits[0].verdict == Verdict.CERTIFIED, seed
+                assert fixed.hits[0].certificate.verdict == Verdict.CERTIFIED, seed
     assert clear > 15
 
 
@@ -140,8 +145,8 @@ def test_the_class_of_the_nearest_outlives_its_hits(turning, tmp_path):
     gallery, wrapped = make(tmp_path / "g", turning, angles, ["a", "a", "b", "b"])
     with gallery:
         found = smoothed_search(gallery, wrapped, pixels(0.25), 1)
-    assert found.label == "a"
-    assert found.hits[0].radius < found.label_radius < (2.2 + 1.05) / 2 - 1
+    assert found.proof.label == "a"
+    assert found.hits[0].certificate.radius < found.proof.label_radius < (2.2 + 1.05) / 2 - 1
 
 
 @pytest.mark.parametrize("far", [room.FAR, 6, 0])
@@ -154,14 +159,16 @@ def test_candidates_that_are_not_near_count_too(turning, tmp_path, monkeypatch, 
         whole = smoothed_search(gallery, wrapped, pixels(0.26), 2)
         monkeypatch.setattr(room, "NEAR", 5)
         part = smoothed_search(gallery, wrapped, pixels(0.26), 2)
-        assert [entry.hit for entry in part.hits] == [entry.hit for entry in whole.hits]
+        assert [hit.id for hit in part] == [hit.id for hit in whole]
         for few, all_ in zip(part.hits, whole.hits, strict=True):
-            assert few.radius <= all_.radius + 1e-9
+            assert few.certificate.radius <= all_.certificate.radius + 1e-9
         # A rival just beyond those looked at must be seen.
         monkeypatch.setattr(room, "NEAR", 3)
         blind = smoothed_search(gallery, wrapped, pixels(0.26), 2)
     for entry in blind.hits:
-        assert entry.radius <= turns(angles, pixels(0.26)[0, 0, 0] / 255 * 4, int(entry.hit.id[1:]), 2)
+        assert entry.certificate.radius <= turns(
+            angles, pixels(0.26)[0, 0, 0] / 255 * 4, int(entry.id[1:]), 2
+        )
 
 
 def test_many_far_candidates_leave_most_of_a_radius(turning, tmp_path, monkeypatch):
@@ -174,7 +181,7 @@ def test_many_far_candidates_leave_most_of_a_radius(turning, tmp_path, monkeypat
             monkeypatch.setattr(room, "NEAR", near)
             monkeypatch.setattr(room, "FAR", far)
             found = smoothed_search(gallery, wrapped, pixels(0.25), 3, how=replace(HOW, n=400))
-            radii[near, far] = [entry.radius for entry in found.hits]
+            radii[near, far] = [entry.certificate.radius for entry in found.hits]
     for whole, scored, mean in zip(*radii.values(), strict=True):
         assert mean < 0.8 * scored
         assert 0.5 * whole < scored <= whole
@@ -184,22 +191,22 @@ def test_twins_are_never_told_apart(turning, tmp_path):
     gallery, wrapped = make(tmp_path / "g", turning, np.array([1.0, 1.0, 2.5]))
     with gallery:
         found = smoothed_search(gallery, wrapped, pixels(0.25), 1)
-    assert found.hits[0].verdict == Verdict.ABSTAIN
-    assert found.hits[0].samples is None
+    assert found.hits[0].certificate.verdict == Verdict.ABSTAIN
+    assert found.hits[0].certificate.samples is None
 
 
 def test_a_gallery_says_how_it_is_searched(turning, tmp_path):
     gallery, wrapped = make(tmp_path / "g", turning, np.array([1.0, 2.0]))
     with gallery:
         assert stored_smoothing(gallery.info.embedder) == replace(HOW, bound=wrapped.bound)
-        plain = workflow.search(gallery, wrapped, pixels(0.25), 1)
-        assert plain.hits[0].id == smoothed_search(gallery, wrapped, pixels(0.25), 1).plain.hits[0].id
+        plain = search(gallery, wrapped, pixels(0.25), 1)
+        assert plain.hits[0].id == smoothed_search(gallery, wrapped, pixels(0.25), 1)[0].id
         with pytest.raises(ConfigError, match="cannot certify anything"):
             smoothed_search(gallery, wrapped, pixels(0.25), 1, how=replace(HOW, n=3))
         with pytest.raises(ConfigError, match="above 0 and below 4"):
             smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=5.0)
         with pytest.raises(GalleryError, match="was made by embedder"):
-            smoothed_search(gallery, smoothed(turning, replace(HOW, sigma=0.5)), pixels(0.25), 1)
+            search(gallery, smoothed(turning, replace(HOW, sigma=0.5)), pixels(0.25), 1)
         with pytest.raises(ConfigError, match=r"smoothed by sigma 0\.25, not 10"):
             smoothed_search(gallery, wrapped, pixels(0.25), 1, how=replace(HOW, sigma=10))
         with pytest.raises(ConfigError, match="k is at least 1"):
@@ -213,9 +220,9 @@ def test_noise_is_not_known_before_a_search_and_can_be_repeated(turning, tmp_pat
     gallery, wrapped = make(tmp_path / "g", turning, np.array([1.0, 1.4, 2.5]))
     with gallery:
         one, two = (search_with_noise(gallery, wrapped, pixels(0.26), 1) for _ in range(2))
-        again = search_with_noise(gallery, wrapped, pixels(0.26), 1, seed=one.seed)
-    assert one.seed != two.seed
-    assert one.hits[0].radius != two.hits[0].radius
+        again = search_with_noise(gallery, wrapped, pixels(0.26), 1, seed=one.proof.seed)
+    assert one.proof.seed != two.proof.seed
+    assert one.hits[0].certificate.radius != two.hits[0].certificate.radius
     assert again == one
 
 
@@ -241,7 +248,7 @@ def test_a_long_list_takes_little_memory(turning, tmp_path, monkeypatch):
     assert len(found.hits) == 10
     start = float(pixels(0.26)[0, 0, 0] / 255 * 4)
     for entry in found.hits:
-        assert entry.radius <= turns(angles, start, int(entry.hit.id[1:]), 10)
+        assert entry.certificate.radius <= turns(angles, start, int(entry.id[1:]), 10)
 
 
 def test_a_list_that_no_memory_holds_is_refused_before_any_sample(turning, tmp_path, monkeypatch):

@@ -9,13 +9,12 @@ import noisy_circle
 import numpy as np
 import pytest
 import torch
-from noisy_circle import HOW, make, pixels
+from noisy_circle import HOW, make, pixels, smoothed_search
 from scipy.special import betaincinv, ndtri
 
 from holdfast.certify.smoothing import Answers, candidate_pairs, class_pairs
 from holdfast.gallery.rules import RULES
 from holdfast.gallery.rules.base import Question
-from holdfast.gallery.smoothed import smoothed_search
 from holdfast.models import Smoothed, to_unit
 
 ANGLES = np.array([0.5, 1.1, 1.75, 2.0, 2.4, 0.1, -0.4, 2.9])
@@ -61,9 +60,9 @@ def test_no_sample_both_chooses_and_answers(circle, monkeypatch, eps):
     assert {entry[2:] for entry in drawn} == {("query", 7)}
     ends = [how.first, *(stop for _, stop, _, _ in drawn[1:])]
     assert [start for start, _, _, _ in drawn[1:]] == ends[:-1], "one after another, from behind the first"
-    assert ends[-1] == how.first + found.samples
+    assert ends[-1] == how.first + found.proof.samples
     if eps is None:
-        assert found.samples == how.n
+        assert found.proof.samples == how.n
 
 
 @pytest.mark.parametrize("eps", [None, 0.02, 3.0])
@@ -106,17 +105,17 @@ def test_votes_share_alpha_among_their_statements(tmp_path, k):
     counts = dict(counted(voted(rest)))
     certified = 0
     for entry in found.hits:
-        slot = int(entry.hit.id[1:])
+        slot = int(entry.id[1:])
         votes = counts[slot]
         low = betaincinv(votes, how.n - votes + 1, alpha)
         expected = max(0.0, how.sigma * (ndtri(low) - ndtri(k / (k + 1))))
-        assert entry.radius == pytest.approx(expected, abs=1e-9)
+        assert entry.certificate.radius == pytest.approx(expected, abs=1e-9)
         certified += expected > 0
     assert certified
     votes = int(np.isin(voted(rest)[:, 0], [0, 1]).sum())
     low = betaincinv(votes, how.n - votes + 1, alpha)
-    assert found.label == "a"
-    assert found.label_radius == pytest.approx(how.sigma * ndtri(low), abs=1e-9)
+    assert found.proof.label == "a"
+    assert found.proof.label_radius == pytest.approx(how.sigma * ndtri(low), abs=1e-9)
 
 
 def counted(votes: np.ndarray):
@@ -138,18 +137,18 @@ def test_the_mean_rule_divides_alpha_by_statements_and_by_k(tmp_path, k):
         points, alpha = gallery.all_vectors().astype(np.float64), how.alpha / (2 * k + 1)
     certified = 0
     for entry in found.hits:
-        slot = int(entry.hit.id[1:])
+        slot = int(entry.id[1:])
         given = Answers(candidate_pairs(points[slot], np.delete(points, slot, 0)), first, wrapped.bound)
         given.add(rest)
         expected, loose = (np.sort(given.radii(how.sigma, part))[k - 1] for part in (alpha / k, alpha))
-        assert entry.radius == pytest.approx(expected, abs=1e-6)
+        assert entry.certificate.radius == pytest.approx(expected, abs=1e-6)
         certified += expected > 0
         assert k == 1 or expected == 0 or expected < loose - 1e-4
     assert certified
-    same = np.array(LABELS) == found.label
+    same = np.array(LABELS) == found.proof.label
     given = Answers(class_pairs(first.mean(0), points[same], points[~same]), first, wrapped.bound)
     given.add(rest)
-    assert found.label_radius == pytest.approx(given.radii(how.sigma, alpha).min(), abs=1e-6)
+    assert found.proof.label_radius == pytest.approx(given.radii(how.sigma, alpha).min(), abs=1e-6)
 
 
 def test_radii_are_of_the_file_where_its_stretch_is_known(circle):
@@ -157,13 +156,15 @@ def test_radii_are_of_the_file_where_its_stretch_is_known(circle):
     gallery, wrapped, _ = circle
     network = smoothed_search(gallery, wrapped, IMAGE, 1, seed=7)
     file = smoothed_search(gallery, wrapped, IMAGE, 1, seed=7, stretch=4.0)
-    assert (network.picture, file.picture) == ("network input", "file")
-    radius = network.hits[0].radius
-    assert 0 < file.hits[0].radius < radius / 4
-    assert file.hits[0].radius == pytest.approx(radius / 4, rel=1e-3)
-    assert file.label_radius == pytest.approx(network.label_radius / 4, rel=1e-3)
-    assert file.hits[0].pixel == pytest.approx(radius / 4, rel=1e-3), "16 pixels, none stretched by itself"
+    assert (network.proof.picture, file.proof.picture) == ("network input", "file")
+    radius = network.hits[0].certificate.radius
+    assert 0 < file.hits[0].certificate.radius < radius / 4
+    assert file.hits[0].certificate.radius == pytest.approx(radius / 4, rel=1e-3)
+    assert file.proof.label_radius == pytest.approx(network.proof.label_radius / 4, rel=1e-3)
+    assert file.hits[0].certificate.pixel == pytest.approx(radius / 4, rel=1e-3), (
+        "16 pixels, none stretched by itself"
+    )
     # A question about the file asks four times as much of the network.
     for stretch, verdict in ((None, "CERTIFIED"), (4.0, "UNKNOWN")):
         found = smoothed_search(gallery, wrapped, IMAGE, 1, seed=7, eps=radius / 2, stretch=stretch)
-        assert found.hits[0].verdict == verdict
+        assert found.hits[0].certificate.verdict == verdict

@@ -12,14 +12,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from noisy_circle import HOW, make, pixels, turning
+from noisy_circle import HOW, make, pixels, smoothed_search, turning
 from scipy.special import ndtr
 
-from holdfast.certify import Verdict
+from holdfast.certificate import Verdict
 from holdfast.certify.smoothing import parse_smoothing
 from holdfast.errors import ConfigError
 from holdfast.gallery.rules.votes import Ballot
-from holdfast.gallery.smoothed import smoothed_search, stored_smoothing
+from holdfast.gallery.smoothed import stored_smoothing
 
 VOTES = replace(HOW, rule="votes", n=1000)
 GRID = np.linspace(-4.5, 4.5, 6001)
@@ -56,15 +56,19 @@ def test_shares_and_radii_are_the_known_ones(k, tmp_path):
     with gallery:
         found = smoothed_search(gallery, wrapped, image, k, seed=0)
     exact = shares(angles, angle(image), k)
-    assert found.rule == "votes"
-    assert {entry.hit.id for entry in found.hits} == {f"c{i:03}" for i in np.argsort(-exact)[:k]}
-    assert [entry.hit.distance for entry in found.hits] == sorted(entry.hit.distance for entry in found.hits)
+    assert found.proof.rule == "votes"
+    assert {entry.id for entry in found.hits} == {f"c{i:03}" for i in np.argsort(-exact)[:k]}
+    assert [entry.distance for entry in found.hits] == sorted(entry.distance for entry in found.hits)
     for entry in found.hits:
-        chosen = int(entry.hit.id[1:])
-        assert entry.share == pytest.approx(exact[chosen], abs=0.05)
-        assert entry.radius <= reach(angles, angle(image), chosen, k)
-        assert (entry.radius > 0) == (entry.verdict == Verdict.CERTIFIED)
-    assert found.hits[0].radius > 0.5 * reach(angles, angle(image), int(found.hits[0].hit.id[1:]), k) > 0.1
+        chosen = int(entry.id[1:])
+        assert entry.certificate.share == pytest.approx(exact[chosen], abs=0.05)
+        assert entry.certificate.radius <= reach(angles, angle(image), chosen, k)
+        assert (entry.certificate.radius > 0) == (entry.certificate.verdict == Verdict.CERTIFIED)
+    assert (
+        found.hits[0].certificate.radius
+        > 0.5 * reach(angles, angle(image), int(found.hits[0].id[1:]), k)
+        > 0.1
+    )
 
 
 def test_votes_list_another_than_the_mean(tmp_path):
@@ -74,11 +78,11 @@ def test_votes_list_another_than_the_mean(tmp_path):
     with gallery:
         voted = smoothed_search(gallery, wrapped, pixels(0.25), 1, seed=0)
         by_mean = smoothed_search(gallery, wrapped, pixels(0.25), 1, seed=0, how=replace(VOTES, rule="mean"))
-    assert by_mean.hits[0].hit.id == "c001"
-    assert by_mean.hits[0].share is None
-    assert voted.hits[0].hit.id in ("c000", "c002")
-    assert voted.hits[0].verdict == Verdict.ABSTAIN
-    assert "of the votes, which does not prove more than 50.0%" in voted.hits[0].reason
+    assert by_mean.hits[0].id == "c001"
+    assert by_mean.hits[0].certificate.share is None
+    assert voted.hits[0].id in ("c000", "c002")
+    assert voted.hits[0].certificate.verdict == Verdict.ABSTAIN
+    assert "of the votes, which does not prove more than 50.0%" in voted.hits[0].certificate.reason
 
 
 def test_statements_fail_no_more_often_than_alpha(tmp_path):
@@ -101,10 +105,10 @@ def test_statements_fail_no_more_often_than_alpha(tmp_path):
             found = smoothed_search(gallery, wrapped, image, 1, seed=seed)
             asked = (int(image[0, 0, 0]), angle(image))
             top = found.hits[0]
-            said += (top.radius > 0) + (found.label_radius > 0)
-            wrong += top.radius > true(*asked, int(top.hit.id[1:]), False) or found.label_radius > true(
-                *asked, int(found.label), True
-            )
+            said += (top.certificate.radius > 0) + (found.proof.label_radius > 0)
+            wrong += top.certificate.radius > true(
+                *asked, int(top.id[1:]), False
+            ) or found.proof.label_radius > true(*asked, int(found.proof.label), True)
     assert said > 200
     assert wrong <= 31  # Of 200 at 0.1: more has probability below 1 %.
 
@@ -122,10 +126,10 @@ def test_a_certified_hit_is_listed_or_the_search_is_not_sure(k, tmp_path):
             for entry in found.hits:
                 for way in (-1, 1):
                     # Eight bits move the angle in steps of 4/255: the whole number of them within the radius.
-                    steps = int(entry.radius / (4 / 255))
+                    steps = int(entry.certificate.radius / (4 / 255))
                     moved = (image.astype(int) + way * steps).astype(np.uint8)
                     after = smoothed_search(gallery, wrapped, moved, k, seed=1000 + seed)
-                    there = entry.hit.id in {one.hit.id for one in after.hits}
+                    there = entry.id in {one.id for one in after.hits}
                     lost += not there and all(one.verdict == Verdict.CERTIFIED for one in after.hits)
                     looked += steps > 0
     assert looked > 15
@@ -138,27 +142,27 @@ def test_ties_vote_for_nobody(tmp_path):
     with gallery:
         one = smoothed_search(gallery, wrapped, pixels(0.25), 1, seed=0)
         both = smoothed_search(gallery, wrapped, pixels(0.25), 2, seed=0)
-    assert one.hits[0].verdict == Verdict.ABSTAIN
-    assert one.hits[0].share == 0
+    assert one.hits[0].certificate.verdict == Verdict.ABSTAIN
+    assert one.hits[0].certificate.share == 0
     # Of two slots both twins have one, and the class has the nearest whichever of them it is.
-    assert [entry.verdict for entry in both.hits] == [Verdict.CERTIFIED] * 2
-    assert [entry.hit.tied for entry in both.hits] == [True, True]
-    assert both.label == "a"
-    assert both.label_radius > 0.2
+    assert [entry.certificate.verdict for entry in both.hits] == [Verdict.CERTIFIED] * 2
+    assert [entry.tied for entry in both.hits] == [True, True]
+    assert both.proof.label == "a"
+    assert both.proof.label_radius > 0.2
 
 
 def test_a_tie_of_two_classes_votes_for_neither(tmp_path):
     gallery, wrapped = make(tmp_path / "g", turning(), np.array([1.0, 1.0, 2.5]), ["a", "b", "b"], VOTES)
     with gallery:
         found = smoothed_search(gallery, wrapped, pixels(0.25), 2, seed=0)
-    assert found.label_radius == 0
+    assert found.proof.label_radius == 0
 
 
 def test_a_list_of_everything_cannot_lose_anything(tmp_path):
     gallery, wrapped = make(tmp_path / "g", turning(), np.array([1.0, 2.0]), how=VOTES)
     with gallery:
         found = smoothed_search(gallery, wrapped, pixels(0.25), 2, seed=0)
-    assert [entry.radius for entry in found.hits] == [4.0, 4.0], "no two images are farther apart"
+    assert [entry.certificate.radius for entry in found.hits] == [4.0, 4.0], "no two images are farther apart"
 
 
 def test_a_fixed_radius_is_settled_early(tmp_path):
@@ -167,9 +171,9 @@ def test_a_fixed_radius_is_settled_early(tmp_path):
     with gallery:
         sure = smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=0.05, how=many, seed=0)
         far = smoothed_search(gallery, wrapped, pixels(0.25), 1, eps=2.0, how=many, seed=0)
-    assert (sure.samples, sure.hits[0].verdict) == (1000, Verdict.CERTIFIED)
-    assert (far.samples, far.hits[0].verdict) == (4000, Verdict.UNKNOWN)
-    assert far.hits[0].reason.startswith("proved to")
+    assert (sure.proof.samples, sure.hits[0].certificate.verdict) == (1000, Verdict.CERTIFIED)
+    assert (far.proof.samples, far.hits[0].certificate.verdict) == (4000, Verdict.UNKNOWN)
+    assert far.hits[0].certificate.reason.startswith("proved to")
 
 
 def test_a_gallery_keeps_its_rule_and_bad_ones_are_refused(tmp_path):
@@ -217,5 +221,5 @@ def test_any_k_and_gallery_size(tmp_path):
         with gallery:
             found = smoothed_search(gallery, wrapped, pixels(0.25), k, seed=0)
         assert len(found.hits) == k
-        assert sum(entry.share for entry in found.hits) <= k + 1e-9
-        assert torch.isfinite(torch.tensor([entry.radius for entry in found.hits])).all()
+        assert sum(entry.certificate.share for entry in found.hits) <= k + 1e-9
+        assert torch.isfinite(torch.tensor([entry.certificate.radius for entry in found.hits])).all()

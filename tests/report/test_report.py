@@ -12,14 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.certify import Verdict
+from holdfast.certificate import BoundsProof, RankInterval, Verdict
 from holdfast.data import ImageSet
 from holdfast.errors import DataError
 from holdfast.evaluate import evaluate
 from holdfast.evaluate.certify import certify, read_certification
 from holdfast.evaluate.curve import certified_curve, proofs, read_curve
 from holdfast.gallery import Hit, Hits
-from holdfast.gallery.certified import CertifiedHit, CertifiedHits
 from holdfast.models import wrap
 from holdfast.report import hits_page, thumbnail, write_report
 from holdfast.spec import ImageSpec
@@ -91,12 +90,12 @@ def test_hits_page_shows_ties_and_missing_pictures():
     assert EVIL not in page
 
 
-def certified_hits(threat: str) -> CertifiedHits:
-    hits = (
-        CertifiedHit(Hit(1, EVIL, 0.5, "shoe", None, False), 1, 2, Verdict.CERTIFIED, 0.125),
-        CertifiedHit(Hit(2, "b", 0.6, None, None, False), 1, 9, Verdict.UNKNOWN, -1.0),
-    )
-    return CertifiedHits("photo.png", Threat.parse(threat), hits, 7, 40)
+def certified_hits(threat: str) -> Hits:
+    asked = {"threat": Threat.parse(threat), "k": 2}
+    sure = RankInterval(1, 2, 0.125, verdict=Verdict.CERTIFIED, **asked)
+    unsure = RankInterval(1, 9, verdict=Verdict.UNKNOWN, **asked)
+    hits = Hits("photo.png", (Hit(1, EVIL, 0.5, "shoe"), Hit(2, "b", 0.6)))
+    return hits.proved(BoundsProof(**asked, examined=7, candidates=40), [sure, unsure])
 
 
 def test_hits_page_with_certificates_says_what_they_mean():

@@ -229,14 +229,14 @@ def test_addresses_and_keys_are_callers():
 def test_one_who_asks_for_much_makes_nobody_else_wait_behind_all_of_it(shop, tmp_path, monkeypatch):
     from holdfast.service import engine
 
-    hold, order, real = threading.Event(), [], engine.certified_search
+    hold, order, real = threading.Event(), [], engine.certified
 
     def slow(*args, **options):
         hold.wait(20)
         order.append(callers.caller())
         return real(*args, **options)
 
-    monkeypatch.setattr(engine, "certified_search", slow)
+    monkeypatch.setattr(engine, "certified", slow)
     file = tmp_path / "keys.json"
     greedy, modest = ({"x-api-key": add_key(file, name, ["read", "attack"])} for name in ("greedy", "modest"))
     limits = Limits(heavy=1, heavy_waiting=8)
@@ -316,7 +316,7 @@ def test_a_service_that_ends_under_writers_answers_all_of_them(own_shop, tmp_pat
 def test_who_leaves_is_counted_as_one_who_left(shop, tmp_path, monkeypatch):
     from holdfast.service import engine
 
-    begun, real = threading.Event(), engine.certified_search
+    begun, real = threading.Event(), engine.certified
 
     def slow(*args, **options):
         begun.set()
@@ -327,7 +327,7 @@ def test_who_leaves_is_counted_as_one_who_left(shop, tmp_path, monkeypatch):
             time.sleep(0.02)
         return real(*args, **options)
 
-    monkeypatch.setattr(engine, "certified_search", slow)
+    monkeypatch.setattr(engine, "certified", slow)
     with serving(shop, tmp_path) as (client, _):
         with pytest.raises(httpx.ReadTimeout):
             client.post(

@@ -19,6 +19,7 @@ from holdfast.data import Picture
 from holdfast.deadline import Deadline, running
 from holdfast.errors import ConfigError, OutOfTimeError
 from holdfast.gallery import Gallery
+from holdfast.gallery.provers import Options
 from holdfast.service import engine, logs
 from holdfast.service.batching import Batcher
 from holdfast.service.engine import Served
@@ -61,7 +62,7 @@ def test_long_loops_look_at_the_deadline(shop):
         with pytest.raises(OutOfTimeError):
             served.certified(picture, 2, Threat.parse("both:linf:0.01"))
         with pytest.raises(OutOfTimeError):
-            served.certified(picture, 2, Threat.parse("linf:0.05"), "crown")
+            served.certified(picture, 2, Threat.parse("linf:0.05"), Options(method="crown"))
         served.close()
 
 
@@ -149,7 +150,7 @@ def test_too_many_at_once_are_told_to_come_back(shop, tmp_path, monkeypatch):
         hold.wait(20)
         return real(self, *args, **options)
 
-    monkeypatch.setattr(Gallery, "search", slow)
+    monkeypatch.setattr(Gallery, "nearest", slow)
     with serving(shop, tmp_path, limits=Limits(waiting=3)) as (client, desk), ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(ask, client, png(seed=i), k=1) for i in range(3)]
         while desk.plain_gate.inside < 3:
@@ -164,14 +165,14 @@ def test_too_many_at_once_are_told_to_come_back(shop, tmp_path, monkeypatch):
 
 
 def test_a_plain_search_does_not_wait_behind_proofs_and_attacks(shop, tmp_path, monkeypatch):
-    hold, real = threading.Event(), engine.certified_search
+    hold, real = threading.Event(), engine.certified
 
     def slow(gallery, *args, **options):
         with gallery.snapshot():
             hold.wait(20)
             return real(gallery, *args, **options)
 
-    monkeypatch.setattr(engine, "certified_search", slow)
+    monkeypatch.setattr(engine, "certified", slow)
     with serving(shop, tmp_path) as (client, desk), ThreadPoolExecutor(4) as pool:
         dear = pool.submit(ask, client, png(), path="search/certified", threat="linf:auto", k=1)
         attack = pool.submit(ask, client, png(), path="attack", threat="linf:0.01", k=1, steps=2)

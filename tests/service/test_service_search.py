@@ -13,9 +13,8 @@ from serving import ask, png, problem, serving
 from holdfast import models
 from holdfast.data import decode, decode_picture
 from holdfast.gallery import Gallery
-from holdfast.gallery.certified import certified_search
 from holdfast.gallery.made_by import open_with_embedder
-from holdfast.gallery.smoothed import smoothed_search
+from holdfast.gallery.searching import search
 from holdfast.threat import Threat
 
 
@@ -44,7 +43,7 @@ def test_a_search_is_that_of_the_gallery(client, shop, opened):
     gallery, embedder = opened
     content = png()
     answer = ask(client, content, k=7).json()
-    expected = gallery.search(embedder.embed(decode(content, embedder.spec)[None]).numpy(), 7)[0]
+    expected = gallery.nearest(embedder.embed(decode(content, embedder.spec)[None]).numpy(), 7)[0]
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected.hits]
     assert [hit["rank"] for hit in answer["hits"]] == list(range(1, 8))
     assert [hit["distance"] for hit in answer["hits"]] == pytest.approx([h.distance for h in expected.hits])
@@ -135,13 +134,15 @@ def test_a_certified_search_is_that_of_the_gallery(client, shop, opened, threat)
     content = shop.picture(5)
     answer = ask(client, content, path="search/certified", threat=threat, k=4).json()
     pixels = decode(content, embedder.spec)
-    expected = certified_search(gallery, embedder, pixels, 4, Threat.parse(threat))
+    expected = search(gallery, embedder, pixels, 4, certify=Threat.parse(threat))
     found = [(h["id"], h["best"], h["worst"], h["verdict"]) for h in answer["hits"]]
-    assert found == [(e.hit.id, e.best, e.worst, str(e.verdict)) for e in expected.hits]
+    assert found == [
+        (e.id, e.certificate.best, e.certificate.worst, str(e.certificate.verdict)) for e in expected.hits
+    ]
     assert answer["hits"][0]["verdict"] == "CERTIFIED" or threat != "linf:1/255"
     assert answer["threat"] == str(Threat.parse(threat))
     assert answer["uid"] == gallery.info.uid
-    assert answer["examined"] == expected.examined
+    assert answer["examined"] == expected.proof.examined
     assert all(hit["reason"].endswith(".") for hit in answer["hits"])
 
 
@@ -173,7 +174,7 @@ def test_no_network_is_traced_while_others_use_it(client, shop, monkeypatch):
     assert ask(client, shop.picture(), path="attack", threat="linf:0.01", steps=1, k=1).status_code == 200
 
 
-@pytest.mark.parametrize("method", ["interval", "elided", "crown"])
+@pytest.mark.parametrize("method", ["interval", "last-layer", "crown"])
 def test_the_largest_eps_of_each_hit(client, shop, method):
     answer = ask(client, shop.picture(5), path="search/certified", threat="linf:auto", method=method, k=2)
     for hit in answer.json()["hits"]:
@@ -188,7 +189,9 @@ def test_a_gallery_without_what_a_threat_needs_says_what_it_can(client, shop, tm
         "what it can certify: query:linf:EPS, candidates:linf:EPS, both:linf:EPS",
     )
     problem(
-        ask(client, shop.picture(), path="search/certified", threat="both:linf:0.5"), 422, "up to linf:0.02"
+        ask(client, shop.picture(), path="search/certified", threat="both:linf:0.5"),
+        422,
+        "only boxes for linf:0.02",
     )
     problem(
         ask(client, shop.picture(), path="search/certified", threat="both:linf:0.01", method="crown"),
@@ -221,15 +224,17 @@ def test_a_smoothed_gallery(shop, tmp_path_factory, rule):
 
             embedder = smoothed(base, how)
             picture = decode_picture(content, base.spec)
-            expected = smoothed_search(opened, embedder, picture.pixels, 3, seed=11, stretch=picture.stretch)
-            of_input = smoothed_search(opened, embedder, picture.pixels, 3, seed=11)
-        assert (answer["picture"], of_input.picture) == ("file", "network input")
-        assert 0 < of_input.hits[0].radius - expected.hits[0].radius < 1e-4
+            expected = search(opened, embedder, picture, 3, seed=11)
+            of_input = search(opened, embedder, picture.pixels, 3, seed=11)
+        assert (answer["picture"], of_input.proof.picture) == ("file", "network input")
+        assert 0 < of_input.hits[0].certificate.radius - expected.hits[0].certificate.radius < 1e-4
         assert [(h["id"], h["verdict"]) for h in answer["hits"]] == [
-            (e.hit.id, str(e.verdict)) for e in expected.hits
+            (e.id, str(e.certificate.verdict)) for e in expected.hits
         ]
-        assert [h["radius"] or 0 for h in answer["hits"]] == pytest.approx([e.radius for e in expected.hits])
-        assert [h["share"] for h in answer["hits"]] == [e.share for e in expected.hits]
+        assert [h["radius"] or 0 for h in answer["hits"]] == pytest.approx(
+            [e.certificate.radius for e in expected.hits]
+        )
+        assert [h["share"] for h in answer["hits"]] == [e.certificate.share for e in expected.hits]
         assert (answer["seed"], answer["samples"]) == (11, 400)
         plain = ask(client, content, gallery="soft", k=3).json()
         assert plain["hits"][0]["id"] == answer["hits"][0]["id"]

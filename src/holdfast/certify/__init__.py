@@ -1,22 +1,21 @@
 """What cannot happen: certificates for rankings."""
 
-from holdfast.certify.candidates import BothAttack, CandidateAttack, FewCandidatesAttack
+from holdfast.certify.altered_candidates import AlteredBoth, AlteredCandidates, FewAlteredCandidates
+from holdfast.certify.altered_query import AlteredQuery, LastLayer, nearest, query_ranks
 from holdfast.certify.crown import Backward
 from holdfast.certify.largest import largest_eps
-from holdfast.certify.pairwise import Method
-from holdfast.certify.ranking import LastLayer, QueryAttack, nearest
-from holdfast.certify.values import RankBounds, Verdict
+from holdfast.certify.values import Alteration, RankBounds
 
 __all__ = [
+    "Alteration",
+    "AlteredBoth",
+    "AlteredCandidates",
+    "AlteredQuery",
     "Backward",
-    "BothAttack",
-    "CandidateAttack",
-    "FewCandidatesAttack",
+    "FewAlteredCandidates",
     "LastLayer",
-    "Method",
-    "QueryAttack",
     "RankBounds",
-    "Verdict",
     "largest_eps",
     "nearest",
+    "query_ranks",
 ]

@@ -19,12 +19,14 @@ from holdfast.bounds import (
 )
 from holdfast.bounds.interval import charged_box
 from holdfast.certify.agreement import check_agreement, check_held, check_place, contradicted, features
-from holdfast.certify.candidates import BothAttack, CandidateAttack, FewCandidatesAttack
+from holdfast.certify.altered_candidates import AlteredBoth, AlteredCandidates, FewAlteredCandidates
+from holdfast.certify.altered_query import AlteredQuery, LastLayer
 from holdfast.certify.crown import Backward
 from holdfast.certify.files import at_network
-from holdfast.certify.pairwise import METHODS, Method, slack_of
-from holdfast.certify.ranking import LastLayer, QueryAttack
-from holdfast.errors import ConfigError, ModelError, unknown_name
+from holdfast.certify.pairwise import slack_of
+from holdfast.certify.values import Alteration
+from holdfast.errors import ModelError
+from holdfast.methods import bound_method
 from holdfast.models import AnyEmbedder, Embedder
 from holdfast.models.inference import inference
 from holdfast.models.inputs import check_shape
@@ -45,16 +47,12 @@ class Certifier:
             )
         check_place(embedder)
         self._embedder, self._clip, self._rounding = embedder, clip, rounding
+        self.unit_norm = embedder.unit_norm
         self._settings = embedder.settings()
         self._graph: Graph = trace(embedder)
         self.split = self._graph.without_last()
         check_agreement(embedder, self._graph)
         self._candidates: tuple[Tensor, float, Box] | None = None
-
-    def check(self, method: Method) -> None:
-        """Refuse a method that there is not."""
-        if method not in METHODS:
-            raise ConfigError(unknown_name("method", method, METHODS))
 
     def box(self, images: Tensor, eps: float | Tensor, graph: Graph | None = None) -> Box:
         """The box of the unnormalised features, or of what another part of the network gives.
@@ -128,7 +126,7 @@ class Certifier:
     def unit_box(self, images: Tensor, eps: float) -> Box:
         """The box of the embeddings, through the normalisation if there is one."""
         box = self.box(images, eps)
-        return normalised(box) if self._embedder.unit_norm else box
+        return normalised(box) if self.unit_norm else box
 
     def candidate_box(self, images: Tensor, eps: float) -> Box:
         """The box of the vectors that images have as candidates."""
@@ -182,35 +180,35 @@ class Certifier:
         box = image_box(image, self._at_network(size), clip=self._clip, rounding=self._rounding)
         return Relaxation(self._graph, box, rounding=self._rounding, intermediate=intermediate)
 
-    def query_attack(
+    def altered_query(
         self,
         eps: float | Tensor,
-        method: Method,
+        method: str,
         queries: Tensor,
         vectors: Tensor,
         ks: Sequence[int] | None = None,
-    ) -> QueryAttack:
+    ) -> AlteredQuery:
         """What altering each query within its eps can do to the rankings of fixed candidates."""
-        elided = method in ("elided", "crown") and self.split is not None
-        return QueryAttack(
+        how = bound_method(method)
+        return AlteredQuery(
             self.box(queries, eps),
             vectors,
             method,
-            unit_norm=self._embedder.unit_norm,
-            last=self.last(queries, eps) if elided else None,
-            backward=self.backward(queries, eps, ks) if method == "crown" else None,
+            unit_norm=self.unit_norm,
+            last=self.last(queries, eps) if how.last_layer and self.split is not None else None,
+            backward=self.backward(queries, eps, ks) if how.linear else None,
         )
 
-    def attack(
+    def alteration(
         self,
         threat: Threat,
         queries: Tensor,
         candidates: Tensor,
         vectors: Tensor,
         *,
-        method: Method = "interval",
+        method: str = "interval",
         ks: Sequence[int] | None = None,
-    ) -> QueryAttack | CandidateAttack | FewCandidatesAttack | BothAttack:
+    ) -> Alteration:
         """What `threat` can do to the rankings of `candidates` (images, and their embeddings) for `queries`.
 
         `ks` are the Ks that will be asked about, where that saves work.
@@ -218,11 +216,11 @@ class Certifier:
         eps = threat.eps
         assert eps is not None
         if threat.who == "query":
-            return self.query_attack(eps, method, queries, vectors, ks)
+            return self.altered_query(eps, method, queries, vectors, ks)
         boxes = self.candidates(candidates, eps)
         if threat.who == "both":
-            return BothAttack(self.unit_box(queries, eps), boxes, method)
+            return AlteredBoth(self.unit_box(queries, eps), boxes, method)
         fixed = self._embedder.embed(queries).double()
         if threat.most is not None:
-            return FewCandidatesAttack(boxes, vectors, fixed, threat.most)
-        return CandidateAttack(boxes, fixed)
+            return FewAlteredCandidates(boxes, vectors, fixed, threat.most)
+        return AlteredCandidates(boxes, fixed)

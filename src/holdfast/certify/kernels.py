@@ -194,9 +194,9 @@ def count_sure_of_one(
 ) -> None:
     """Adds to `farther` and `closer` how many of the candidates `slots[first]`… surely are so, for each hit.
 
-    One query's box, candidates read where they lie in float32, sums in float64. As in `query_sides` the
-    test is |level(c) − level(hit)| > 2 r·|c − hit| + slack; `level`, `square` (squared norm) and `spread`
-    are those of the hits. Most pairs need no sum of their own: with h₁ the first hit and spread(c) =
+    One query's box, candidates read where they lie in float32, sums in float64. The test is that of `sure_side`,
+    |level(c) − level(hit)| > 2 r·|c − hit| + slack; `level`, `square` (squared norm) and `spread` are those of the
+    hits. Most pairs need no sum of their own: with h₁ the first hit and spread(c) =
     r·|c − h₁|, the triangle inequality puts r·|c − hit| between |spread(c) − spread(hit)| and spread(c) +
     spread(hit).
     """
@@ -226,12 +226,8 @@ def count_sure_of_one(
             room = (abs(lead) - kept) / 2
             if not room > abs(width - spread[h]):
                 continue
-            if width + spread[h] >= room:
-                moved = 0.0
-                for k in range(len(centre)):
-                    moved += radius[k] * abs(float(own[k]) - hits[h, k])
-                if not moved < room:
-                    continue
+            if width + spread[h] >= room and not moves_less(radius, own, hits[h], room):
+                continue
             if lead > 0:
                 farther[h] += 1
             else:

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from holdfast import deadline
 
+STEPS = 12
+"""Bisections, each with one question for every claim."""
+
 
 def largest_eps(
-    certified: Callable[[Tensor], Tensor], count: int, *, most: float = 1.0, steps: int = 12
+    certified: Callable[[Tensor], Tensor], count: int, *, most: float = 1.0, steps: int = STEPS
 ) -> Tensor:
     """For each of `count` claims an eps at which `certified` says yes, and near the largest such; -1 if none.
 

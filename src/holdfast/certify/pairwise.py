@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,8 +13,6 @@ from holdfast.bounds.operations import absolute
 from holdfast.certify.values import RankBounds, rank_bounds
 from holdfast.errors import DataError
 
-Method = Literal["paper", "interval", "elided", "crown"]
-METHODS: tuple[Method, ...] = get_args(Method)
 CHAMPIONS = 8
 """Same-class candidates that are tried against each rival; any subset is sound."""
 

@@ -1,23 +1,15 @@
-"""What a certificate says."""
+"""Rank intervals of many queries and hits at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from holdfast.certificate import Verdict
 from holdfast.errors import DataError
-
-
-class Verdict(StrEnum):
-    """The answer to a question about an attacker; never a bare bool."""
-
-    CERTIFIED = "CERTIFIED"
-    BROKEN = "BROKEN"
-    UNKNOWN = "UNKNOWN"
-    ABSTAIN = "ABSTAIN"
 
 
 @dataclass(frozen=True)
@@ -58,3 +50,18 @@ def rank_bounds(rank: Tensor, farther: Tensor, closer: Tensor, candidates: int, 
     best = torch.where(known, 1 + closer, 1)
     worst = torch.where(known, candidates - farther, candidates)
     return RankBounds(rank, best, worst, known)
+
+
+def settled(rank: Tensor, best: Tensor, worst: Tensor, known: Tensor, candidates: int) -> RankBounds:
+    """Where nothing is known, any rank of all candidates is possible."""
+    return RankBounds(rank, torch.where(known, best, 1), torch.where(known, worst, candidates), known)
+
+
+class Alteration(Protocol):
+    """What altering images within a threat can do to rankings: the query, candidates, or both."""
+
+    def ranks(self, hits: Tensor, rank: Tensor | None = None) -> RankBounds:
+        """Rank intervals of the hits (candidate numbers, one row a query)."""
+
+    def unbeaten(self, same: Tensor) -> Tensor:
+        """An upper bound, for each query, on the other-class candidates ahead of its own class (`same` marks it)."""

@@ -62,15 +62,17 @@ def print_er_recall(done: ErRecall, name: str) -> None:
 
 def print_suite(done: AttackedSuite, name: str) -> None:
     """What each attack reached, and the scores made of it."""
+    from holdfast.evaluate.scores import shown
+
     scores = done.scores
     print_table(
         ["attack", "before", "after", "95 % interval", *scores.estimates],
         [
             [
                 part,
-                _value(part, scores.before[part]),
-                _value(part, reached),
-                "–".join(_value(part, end) for end in scores.interval[part]),
+                shown(part, scores.before[part]),
+                shown(part, reached),
+                "–".join(shown(part, end) for end in scores.interval[part]),
                 *(
                     f"{score.parts[part]:.1f}" if part in score.parts else "–"
                     for score in scores.estimates.values()
@@ -88,7 +90,3 @@ def print_suite(done: AttackedSuite, name: str) -> None:
         )
     for title, score in scores.estimates.items():
         print(f"{title} {score.value:.1f} ({score.interval[0]:.1f}–{score.interval[1]:.1f})")
-
-
-def _value(part: str, value: float) -> str:
-    return f"{value:.3f}" if part in ("TMA", "ES:D") else f"{value:.1f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,11 +15,13 @@ from holdfast.cli.output import (
     On,
     SplitOption,
     Workers,
+    method_option,
     number,
     print_json,
     print_table,
     said_of,
 )
+from holdfast.methods import METHODS, in_words
 
 if TYPE_CHECKING:
     from holdfast.evaluate.certify import Certification
@@ -74,13 +76,7 @@ def certify(
         int, typer.Option(min=1, help="Draw this many candidates, none of them a query.")
     ] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
-    method: Annotated[
-        Literal["paper", "interval", "elided", "crown"],
-        typer.Option(
-            help="paper: Eq. 17, 18; interval: exact over the box; elided: also before the last layer; "
-            "crown: also backward through the network, for pairs still open."
-        ),
-    ] = "interval",
+    method: Annotated[str, method_option(tuple(METHODS), f"{in_words(tuple(METHODS))}.")] = "interval",
     clip: Annotated[bool, typer.Option(help="Keep altered images inside [0, 1]; the paper does not.")] = True,
     held_out: Annotated[
         bool,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.output import Json, note, number, print_json, print_table
+from holdfast.cli.output import Json, note, number, print_hits, print_json, print_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,15 +38,14 @@ def demo(
 
     from holdfast import data
     from holdfast.cli.certify import print_curve
-    from holdfast.cli.search import print_proved
-    from holdfast.data import read_image
     from holdfast.data.export import export_images
     from holdfast.evaluate import evaluate
     from holdfast.evaluate.certify import certify
     from holdfast.evaluate.curve import certified_curve
     from holdfast.files import atomic_write
-    from holdfast.gallery.certified import certified_search
     from holdfast.gallery.indexing import stored_image
+    from holdfast.gallery.provers import Provers
+    from holdfast.gallery.searching import search
     from holdfast.report import hits_page, thumbnail, write_report
     from holdfast.threat import Threat
     from holdfast.workflow import open_and_index
@@ -76,10 +75,8 @@ def demo(
     files, threat = sorted(photos.rglob("*.png")), Threat.parse(f"linf:{EPS}")
     note(f"3/6 search: {len(files)} other pictures, the first of each class, with proofs at {threat}")
     with gallery:
-        results = [
-            certified_search(gallery, embedder, read_image(file, embedder.spec), 10, threat, str(file))
-            for file in files
-        ]
+        provers = Provers(embedder)
+        results = [search(gallery, embedder, file, 10, certify=threat, provers=provers) for file in files]
     shown = [thumbnail(file.read_bytes()) for file in files]
     page = out / "hits.html"
     atomic_write(page, hits_page(results, shown, lambda path: thumbnail(stored_image(path)), str(shop)))
@@ -107,10 +104,10 @@ def demo(
         )
         return
     # Python's sort is stable: equal counts stay in the order of the classes' names.
-    order = sorted(results, key=lambda found: -sum(hit.verdict == "CERTIFIED" for hit in found.hits))
+    order = sorted(results, key=lambda found: -found.certified)
     print("of the ten searches, the one with the most certified hits and the one with the fewest")
-    print_proved(order[0])
-    print_proved(order[-1])
+    print_hits(order[0])
+    print_hits(order[-1])
     rates = done.summary.hit_rate
     print_table(
         ["", *(f"@{k}" for k in rates)],

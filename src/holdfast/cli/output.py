@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from holdfast.methods import bound_method
 from holdfast.progress import note as note
 
 if TYPE_CHECKING:
+    from holdfast.gallery import Hits
     from holdfast.models import AnyEmbedder
     from holdfast.threat import Threat
 
@@ -62,22 +64,36 @@ def print_json(document: Any) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
     """A table on stdout; numbers stand to the right."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, name in enumerate(columns):
-        right = bool(rows) and all(_is_number(row[index]) for row in rows)
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+    from holdfast.tables import WIDE, made
+
     console = Console()
-    # A pipe has no width: let no cell wrap there.
     if not sys.stdout.isatty():
-        console.width = 10_000
+        console.width = WIDE
     if title is not None:
         print(title)
-    console.print(table)
+    console.print(made(columns, rows))
+
+
+def print_hits(hits: Hits) -> None:
+    """The hits of one query as a table, with what is proved of each and of all together."""
+    print_table(*hits.cells(), title=hits.title)
+    for line in hits.notes:
+        print(line)
+
+
+def method_option(names: tuple[str, ...], help: str) -> Any:
+    """The option that says how hard bounds try; names of before are taken too."""
+
+    def parse(name: str) -> str:
+        from holdfast.errors import ConfigError, unknown_name
+
+        method = bound_method(name).name
+        if method not in names:
+            raise ConfigError(unknown_name("method", name, names))
+        return method
+
+    return typer.Option(parser=parse, metavar=f"<{'|'.join(names)}>", help=help)
 
 
 def said_of(embedder: AnyEmbedder) -> str:
@@ -95,10 +111,6 @@ def note_threats(*threats: Threat) -> None:
 def number(value: float | None) -> str:
     """A score for a table."""
     return "–" if value is None else f"{value:.3f}"
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(",", "").replace(".", "").replace("–", "").strip().isdigit() or text in ("", "–")
 
 
 def _plain(value: Any) -> Any:

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import data
-from holdfast.certify import Method, RankBounds, nearest
+from holdfast.certify import RankBounds, nearest
 from holdfast.certify.certifier import Certifier
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import KS, ordered_ks
 from holdfast.evaluate.folder import CERTIFICATION, Block, Task
 from holdfast.evaluate.spread import HERE, Spread
+from holdfast.methods import bound_method
 from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.models import Embedder, to_unit
 from holdfast.rows import ROWS, Rows, read_rows
@@ -70,7 +71,7 @@ def certify(
     candidates: int = 1000,
     seed: int = 0,
     ks: Sequence[int] = KS,
-    method: Method = "interval",
+    method: str = "interval",
     clip: bool = True,
     rounding: bool = True,
     listed: int = LISTED,
@@ -93,14 +94,14 @@ def certify(
         "candidates": candidates,
         "seed": seed,
         "ks": ks,
-        "method": method,
+        "method": bound_method(method).stored,
         "clip": clip,
         "rounding": rounding,
     }
     task = Task(out, CERTIFICATION, embedder, images, settings, spread)
     if task.finished():
         return read_certification(out)
-    Certifier(embedder, clip=clip, rounding=rounding).check(method)
+    Certifier(embedder, clip=clip, rounding=rounding)  # What cannot be bounded is refused before any work.
     with task.writing(len(threats) * queries, _columns(ks)) as writer:
         work = _Proofs(embedder, images, asked, found, tuple(ks), method, clip, rounding, listed)
         task.fill(writer, "certifying", work, [(threat, queries, BLOCK) for threat in threats])
@@ -117,7 +118,7 @@ class _Proofs:
     asked: NDArray[np.int64]
     found: NDArray[np.int64]
     ks: tuple[int, ...]
-    method: Method
+    method: str
     clip: bool
     rounding: bool
     listed: int
@@ -128,7 +129,7 @@ class _Proofs:
         labels = images.require_labels("certified recall")
         asking = to_unit(images.batch(part))
         same = torch.from_numpy(labels[part])[:, None] == torch.from_numpy(labels[self.found])[None]
-        attack = self._certifier.attack(
+        attack = self._certifier.alteration(
             threat, asking, self._pool, self._vectors, method=self.method, ks=self.ks
         )
         queries = self.embedder.embed(asking).double()

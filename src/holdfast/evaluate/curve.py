@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast import data
-from holdfast.certify import Method, QueryAttack, RankBounds, largest_eps, nearest
+from holdfast.certify import AlteredQuery, RankBounds, largest_eps, nearest
 from holdfast.certify.certifier import Certifier
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
@@ -23,6 +23,7 @@ from holdfast.evaluate.draw import KS, ordered_ks
 from holdfast.evaluate.folder import CURVE, Block, Task
 from holdfast.evaluate.pictures import save_pictures
 from holdfast.evaluate.spread import HERE, Spread
+from holdfast.methods import bound_method
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, to_unit
 from holdfast.rows import ROWS, Rows, read_rows
@@ -76,7 +77,7 @@ def certified_curve(
     candidates: int = 1000,
     seed: int = 0,
     ks: Sequence[int] = KS,
-    method: Method = "interval",
+    method: str = "interval",
     clip: bool = True,
     spread: Spread = HERE,
 ) -> Curve:
@@ -99,7 +100,7 @@ def certified_curve(
         "candidates": candidates,
         "seed": seed,
         "ks": ks,
-        "method": method,
+        "method": bound_method(method).stored,
         "clip": clip,
         "grid": list(GRID),
         "steps": STEPS,
@@ -107,7 +108,7 @@ def certified_curve(
     task = Task(out, CURVE, embedder, images, settings, spread)
     if task.finished():
         return read_curve(out)
-    Certifier(embedder, clip=clip).check(method)
+    Certifier(embedder, clip=clip)  # What cannot be bounded is refused before any work.
     with task.writing(queries, _columns(ks)) as writer:
         work = _Reaches(embedder, images, asked, found, tuple(ks), method, clip)
         task.fill(writer, "largest eps", work, [(None, queries, BLOCK)])
@@ -127,7 +128,7 @@ class _Reaches:
     asked: NDArray[np.int64]
     found: NDArray[np.int64]
     ks: tuple[int, ...]
-    method: Method
+    method: str
     clip: bool
 
     def __call__(self, what: None, span: range) -> Block:
@@ -181,13 +182,13 @@ def _columns(ks: Sequence[int]) -> dict[str, str]:
 
 
 def _attack(
-    model: Certifier, method: Method, queries: Tensor, vectors: Tensor, which: Tensor, eps: Tensor
-) -> QueryAttack:
-    return model.query_attack(eps, method, queries[which], vectors)
+    model: Certifier, method: str, queries: Tensor, vectors: Tensor, which: Tensor, eps: Tensor
+) -> AlteredQuery:
+    return model.altered_query(eps, method, queries[which], vectors)
 
 
 def _rows(
-    attack: Callable[[Tensor, Tensor], QueryAttack], nearer: Tensor, same: Tensor, ks: Sequence[int]
+    attack: Callable[[Tensor, Tensor], AlteredQuery], nearer: Tensor, same: Tensor, ks: Sequence[int]
 ) -> list[dict[str, Any]]:
     """A row for each query; `attack` takes numbers of queries and an eps for each."""
     hits, right = nearer[:, :LISTED], same.gather(1, nearer)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from holdfast import data
+from holdfast.attacks import Settings
 from holdfast.attacks.objectives.er_recall import SOURCES
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
-from holdfast.evaluate.attacked import Scene, Settings, probe, set_scene
+from holdfast.evaluate.attacked import Scene, probe, set_scene
 from holdfast.evaluate.cases import Cases, worst_of
 from holdfast.evaluate.draw import KS, ordered_ks
 from holdfast.evaluate.er_trials import ErAttempt

@@ -14,18 +14,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.certify.certifier import Certifier
 from holdfast.data import Labels, Skipped, decode, open_source
 from holdfast.data.bucket import is_bucket, object_exists, read_object
 from holdfast.data.decoding import content, workers
 from holdfast.data.sets import folder
 from holdfast.data.source import IN_ARCHIVE, Source, is_gone, unreadable
 from holdfast.errors import ConfigError, DataError, GalleryError, ImageError
-from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.bounding import stored_boxes
 from holdfast.gallery.boxes import Boxes, named
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.gallery import Gallery
+from holdfast.gallery.given import some
 from holdfast.gallery.kept import Rechecked
 from holdfast.gallery.values import EmbedderInfo, Item
-from holdfast.gallery.writing import some
 from holdfast.models import AnyEmbedder, Smoothed, under_metric
 from holdfast.models.smoothed import at_once
 from holdfast.progress import bar
@@ -92,7 +93,7 @@ def as_stored(embedder: AnyEmbedder, info: EmbedderInfo) -> AnyEmbedder:
 def index_images(
     embedder: AnyEmbedder,
     images: Path | str,
-    gallery: AnyGallery,
+    gallery: Gallery,
     *,
     prefix: str = "",
     labels: Labels = "deepest",
@@ -269,16 +270,18 @@ class _Maker:
     def __init__(self, embedder: AnyEmbedder, sizes: Sequence[float], more: float | None) -> None:
         self.sizes = sizes
         self._embedder = embedder
-        self._bounder = Bounder(embedder) if sizes or more is not None else None
+        self._certifier = Certifier(embedder) if sizes or more is not None else None
 
     def vectors(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self._embedder.embed_candidates(pixels).numpy()
 
     def boxes(self, pixels: NDArray[np.uint8], sizes: Sequence[float]) -> dict[float, Boxes]:
-        return {eps: self._bounder.boxes(pixels, eps) for eps in sizes if self._bounder is not None}
+        return {
+            eps: stored_boxes(self._certifier, pixels, eps) for eps in sizes if self._certifier is not None
+        }
 
 
-def _add_boxes(maker: _Maker, gallery: AnyGallery, eps: float, spec: ImageSpec) -> None:
+def _add_boxes(maker: _Maker, gallery: Gallery, eps: float, spec: ImageSpec) -> None:
     """Boxes for all images that a gallery holds already, from the files that it was made of."""
 
     def make(items: list[Item], vectors: NDArray[np.float32]) -> Boxes:
@@ -319,7 +322,7 @@ def _digest(content: bytes) -> str:
 
 
 def _store(
-    maker: _Maker, gallery: AnyGallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
+    maker: _Maker, gallery: Gallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
 ) -> None:
     """Embed and commit one piece; only what has changed is written."""
     done.skipped += [Skipped(read.item.id, read.problem) for read in piece if read.problem is not None]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast import models
 from holdfast.errors import GalleryError, ModelError
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.indexing import as_stored, embedder_info
-from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.opening import open_gallery
 from holdfast.gallery.smoothed import smoothed, stored_smoothing
 from holdfast.gallery.values import EmbedderInfo
@@ -17,7 +17,7 @@ from holdfast.spec import ImageSpec
 
 def open_with_embedder(
     path: str | Path, model: Path | None = None, *, readonly: bool = True
-) -> tuple[AnyGallery, AnyEmbedder]:
+) -> tuple[Gallery, AnyEmbedder]:
     """A gallery and the embedder that made it, found where it was or at `model`."""
     gallery = open_gallery(path, readonly=readonly)
     try:
@@ -27,7 +27,7 @@ def open_with_embedder(
         raise
 
 
-def embedder_of(gallery: AnyGallery, model: Path | None = None) -> AnyEmbedder:
+def embedder_of(gallery: Gallery, model: Path | None = None) -> AnyEmbedder:
     """The embedder that made a gallery, found where it was or at `model`; any other is refused."""
     path, info = gallery.path, gallery.info.embedder
     hint = info.location

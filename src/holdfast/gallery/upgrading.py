@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from holdfast.certify.certifier import Certifier
 from holdfast.data import decode, open_source
 from holdfast.data.decoding import content
 from holdfast.data.sets import folder
 from holdfast.data.source import Source
 from holdfast.errors import GalleryError, HoldfastError, ImageError, ModelError
-from holdfast.gallery.bounding import Bounder
+from holdfast.gallery.bounding import stored_boxes
 from holdfast.gallery.boxes import Boxes, named
 from holdfast.gallery.certified import certify_picture
 from holdfast.gallery.exact import Floats
@@ -78,9 +79,9 @@ def upgrade(
     if info.embedder.current:
         found.current = True
         return found
-    bounder = _bounder(embedder) if info.boxes else None
+    certifier = _certifier(embedder) if info.boxes else None
     with _Pictures(images) as pictures, gallery.rewriting() as rewriting:
-        check = _Check(embedder, bounder, info.boxes, pictures, found)
+        check = _Check(embedder, certifier, info.boxes, pictures, found)
         size = at_once(embedder, 256)
         with bar("checking", info.count) as advance:
             for slots, some, vectors in rewriting.pieces():
@@ -94,7 +95,7 @@ def upgrade(
                 f"the model gives another vector for every one of {found.embedded} pictures of {gallery.path}, so it "
                 "is not the one that made it; name the right one, or index the images again"
             )
-        if bounder is None or not found.agreed + found.embedded:
+        if certifier is None or not found.agreed + found.embedded:
             found.boxes, found.dropped = (), info.boxes
         rewriting.settle(_new_info(embedder, info.embedder, location), found.dropped)
         with rewriting.looking():
@@ -109,10 +110,10 @@ def _new_info(embedder: AnyEmbedder, old: EmbedderInfo, location: str | None) ->
     return EmbedderInfo(new.fingerprint, {**old.card, **new.card}, location or old.location)
 
 
-def _bounder(embedder: AnyEmbedder) -> Bounder | None:
+def _certifier(embedder: AnyEmbedder) -> Certifier | None:
     """None where the model has no bounds."""
     try:
-        return Bounder(embedder)
+        return Certifier(embedder)
     except ModelError:
         return None
 
@@ -157,7 +158,7 @@ class _Check:
     """Pictures against what a gallery stores of them."""
 
     embedder: AnyEmbedder
-    bounder: Bounder | None
+    certifier: Certifier | None
     sizes: Sequence[float]
     pictures: _Pictures
     found: Upgraded
@@ -168,15 +169,15 @@ class _Check:
         rows = np.array(list(pixels), dtype=np.int64)
         self.found.unchecked += [item.id for row, item in enumerate(items) if row not in pixels]
         new = vectors.copy()
-        boxes = {eps: _unknown(vectors) for eps in self.sizes if self.bounder is not None}
+        boxes = {eps: _unknown(vectors) for eps in self.sizes if self.certifier is not None}
         if not len(rows):
             return new, boxes
         stack = np.stack(list(pixels.values()))
         again = self.embedder.embed_candidates(stack).numpy()
         agrees = _close(again, vectors[rows])
         for eps, box in boxes.items():
-            assert self.bounder is not None
-            own = self.bounder.boxes(stack, eps)
+            assert self.certifier is not None
+            own = stored_boxes(self.certifier, stack, eps)
             box.centre[rows], box.radius[rows] = own.centre, own.radius
             agrees &= (np.abs(vectors[rows].astype(np.float64) - own.centre) <= own.radius).all(1)
         new[rows[~agrees]] = again[~agrees]
@@ -208,7 +209,7 @@ def _proved_again(
 ) -> list[Kept]:
     """The certificates that the picture of their query proves again."""
     proved: list[Kept] = []
-    bounder = None
+    certifier = None
     with bar("certificates", len(certificates)) as advance:
         for one in certificates:
             advance(1)
@@ -217,8 +218,8 @@ def _proved_again(
                 if Threat.parse(one.threat).who == "candidates":
                     proved.append(certify_picture(gallery, embedder, image, one, None))
                 else:
-                    bounder = bounder or Bounder(embedder)
-                    proved.append(certify_picture(gallery, embedder, image, one, bounder))
+                    certifier = certifier or Certifier(embedder)
+                    proved.append(certify_picture(gallery, embedder, image, one, certifier))
             except HoldfastError as cause:
                 found.forgotten.append(f"{one.query} ({one.threat}): {cause}")
     found.proved = len(proved)

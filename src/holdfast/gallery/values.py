@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from holdfast.certificate import Certificate, Proof, Verdict
 from holdfast.errors import GalleryError
 from holdfast.models.fingerprint import is_current
 from holdfast.spec import PictureOf, Resample, picture_of
@@ -109,14 +111,29 @@ class Hit:
     label: str | None = None
     path: str | None = None
     tied: bool = False
+    certificate: Certificate | None = None
+    """What no attack can do to it, where the search proved something."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the hit's fields, and those of its certificate."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "certificate"}
+        return own if self.certificate is None else {**own, **self.certificate.to_dict()}
+
+    def lines(self) -> list[str]:
+        """What stands below its picture."""
+        named = [self.id] if self.label is None else [self.label, self.id]
+        more = [] if self.certificate is None else self.certificate.lines()
+        return [*named, f"{self.distance:.4f}{' (tied)' if self.tied else ''}", *more]
 
 
 @dataclass(frozen=True)
-class Hits:
+class Hits(Sequence[Hit]):
     """The hits of one query: ranks 1, 2, …, distances never decreasing, ties ordered by id."""
 
     query: str
     hits: tuple[Hit, ...]
+    proof: Proof | None = None
+    """What holds for all hits together, where the search proved something."""
 
     def __post_init__(self) -> None:
         for rank, hit in enumerate(self.hits, start=1):
@@ -132,3 +149,71 @@ class Hits:
 
     def __len__(self) -> int:
         return len(self.hits)
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Hit, ...]: ...
+    def __getitem__(self, place: int | slice) -> Hit | tuple[Hit, ...]:
+        return self.hits[place]
+
+    def proved(self, proof: Proof, certificates: Sequence[Certificate]) -> Hits:
+        """The same hits with their certificates."""
+        proved = (replace(hit, certificate=one) for hit, one in zip(self.hits, certificates, strict=True))
+        return Hits(self.query, tuple(proved), proof)
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """Those of the hits, in their order; none where the search proved nothing."""
+        return tuple(hit.certificate for hit in self.hits if hit.certificate is not None)
+
+    @property
+    def certified(self) -> int:
+        """How many of the hits are certified."""
+        return sum(one.verdict == Verdict.CERTIFIED for one in self.certificates)
+
+    @property
+    def title(self) -> str:
+        """The query, and what was asked about it."""
+        return self.query if self.proof is None else f"{self.query}, {self.proof.title()}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What holds for all hits together, a line each."""
+        return [] if self.proof is None else self.proof.notes()
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """The headers and rows of a table."""
+        proved = [{} if hit.certificate is None else hit.certificate.columns() for hit in self.hits]
+        tied = [""] if any(hit.tied for hit in self.hits) else []
+        headers = ["#", "id", "label", "distance", *tied, *(proved[0] if proved else ())]
+        rows = [
+            [str(hit.rank), hit.id, hit.label or "", f"{hit.distance:.4f}"]
+            + (["tied" if hit.tied else ""] if tied else [])
+            + list(more.values())
+            for hit, more in zip(self.hits, proved, strict=True)
+        ]
+        return headers, rows
+
+    def table(self) -> str:
+        """The hits as a table of text, with what holds for all of them below."""
+        from holdfast.tables import text
+
+        return "\n".join([self.title, text(*self.cells()), *self.notes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the hits, and what holds for all of them."""
+        whole = {} if self.proof is None else self.proof.to_dict()
+        return {"query": self.query, **whole, "hits": [hit.to_dict() for hit in self.hits]}
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def html(self) -> str:
+        """The query and its hits as pictures, where their files can be read; for a notebook or a page."""
+        from holdfast.gallery.showing import html
+
+        return html(self)
+
+    _repr_html_ = html

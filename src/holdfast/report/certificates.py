@@ -8,16 +8,12 @@ from typing import Any
 from holdfast.evaluate import ROWS, Rows, load_pictures
 from holdfast.evaluate.certify import Certification
 from holdfast.evaluate.curve import Curve, proofs, shown_k
+from holdfast.methods import bound_method
 from holdfast.report import figures
-from holdfast.report.page import Picture, in_words, provenance
+from holdfast.report.page import Picture, provenance
 from holdfast.spec import CLAIM
 from holdfast.threat import Threat, floored
 
-METHODS = {
-    "paper": "distance bounds of the paper (Eq. 17, 18)",
-    "interval": "exact comparison over the box of embeddings",
-    "elided": "exact comparison over the boxes of embeddings and, if the last layer is linear, of what it sees",
-}
 ABOVE = "above the clean hit rate: this cannot be, the certificate is wrong"
 
 
@@ -81,7 +77,7 @@ def curve_part(curve: Curve, folder: Path) -> dict[str, Any]:
 
 
 def _altered(threat: Threat) -> str:
-    return f"{in_words(threat)}, each pixel by at most {threat.size}"
+    return f"{threat.altered()}, each pixel by at most {threat.size}"
 
 
 def _sentence(config: dict[str, Any]) -> str:
@@ -90,10 +86,11 @@ def _sentence(config: dict[str, Any]) -> str:
         if config["clip"]
         else "Altered images may leave [0, 1], as in the paper."
     )
+    method = bound_method(config["method"])
     return (
         f"{config['queries']:,} queries against {config['candidates']:,} candidates, drawn by seed "
-        f"{config['seed']}. Proved by {METHODS.get(config['method'], config['method'])} "
-        f"(method {config['method']}). {box} {CLAIM['network input']}"
+        f"{config['seed']}. Proved by {method.proves} (method {method.name}). "
+        f"{box} {CLAIM['network input']}"
     )
 
 

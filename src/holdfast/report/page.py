@@ -13,8 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from holdfast.data import decode
 from holdfast.errors import ImageError
 from holdfast.evaluate import encode
-from holdfast.spec import ImageSpec, PictureOf
-from holdfast.threat import Threat
+from holdfast.spec import ImageSpec
 
 _THUMBNAIL = ImageSpec(3, 160, 160, resample="bicubic")
 
@@ -58,18 +57,6 @@ def provenance(header: Mapping[str, Any], rows: Path, folder: Path) -> dict[str,
         "commit": header["commit"] or "unknown",
         "versions": ", ".join(f"{name} {version}" for name, version in header["versions"].items()),
     }
-
-
-def in_words(threat: Threat, picture: PictureOf | None = None) -> str:
-    """Who is altered, for people; with `picture` also whether the file is meant or what the network is given."""
-    file = " file" if picture == "file" else ""
-    some = f"every candidate{file}" if threat.most is None else f"at most {threat.most} candidate{file}s"
-    who = {
-        "query": f"the query{file}",
-        "candidates": some,
-        "both": f"the query{file} and every candidate{file}",
-    }
-    return who[threat.who] + (", as the network sees it," if picture == "network input" else "")
 
 
 def thumbnail(content: bytes | None) -> bytes | None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
-from holdfast.certify import Verdict
+from holdfast.certificate import Verdict
 from holdfast.certify.smoothing import Rule
-from holdfast.gallery import Hit, Hits, Item
-from holdfast.gallery.certified import CertifiedHit, CertifiedHits
-from holdfast.gallery.smoothed import SmoothedHit, SmoothedHits
-from holdfast.report.page import in_words
+from holdfast.gallery import Hit, Item
+from holdfast.goals import About
 from holdfast.service.engine import Outcome
 from holdfast.spec import PictureOf
-from holdfast.threat import Threat, floored
 
 API = "/api/v1"
 PICTURE = "Whose pixels sizes are of: the file's, as decoded, or those that the network is given."
@@ -71,11 +67,24 @@ class LimitsState(BaseModel):
     seconds: float
 
 
+class GoalState(BaseModel):
+    """What an attacker can want."""
+
+    name: str
+    words: str
+    about: About = Field(
+        description="What it is about: a hit (the first if no target is sent), an item (send target), the whole "
+        "list of hits, or the query alone."
+    )
+    labels: bool = Field(description="Whether it needs candidates of two classes.")
+
+
 class Status(BaseModel):
     """The service, as this caller may use it."""
 
     version: str
     galleries: list[GalleryState]
+    goals: list[GoalState] = Field(description="What a live attack can want.")
     limits: LimitsState
     roles: list[str]
 
@@ -108,6 +117,10 @@ class HitState(BaseModel):
     pixel: float | None = Field(None, description="The same for every pixel by itself.")
     share: float | None = Field(None, description="The share of noisy copies that vote for it (rule votes).")
     reason: str = ""
+
+
+_PLAIN = {"rank", "id", "label", "distance", "tied", "share"}
+"""Of a hit: what a search says that was not asked to certify."""
 
 
 class SearchAnswer(BaseModel):
@@ -154,7 +167,8 @@ class Move(BaseModel):
 class AttackAnswer(BaseModel):
     """An attack, as it went: the pictures, and what a search says before and after."""
 
-    objective: str
+    goal: str
+    objective: str = Field(description="The goal as it was sent.", deprecated=True)
     target: str | None
     threat: str
     clean: str = Field(description="The picture whose pixels are altered, as a data URL (PNG).")
@@ -164,7 +178,13 @@ class AttackAnswer(BaseModel):
     before: SearchAnswer
     after: SearchAnswer
     moves: list[Move]
-    held: bool = Field(description="Every CERTIFIED hit is still among the first k.")
+    reached: bool | None = Field(
+        description="Whether the goal was reached, ties counting against the attacker; null: it is no yes or no."
+    )
+    held: bool = Field(description="Everything that was certified still holds.")
+    contradicted: list[str] = Field(
+        description="Hits whose certificate the attack shows to be wrong: there must be none."
+    )
     steps: int
     seconds: float
 
@@ -210,80 +230,32 @@ def item_url(item: Item | Hit, gallery: str) -> str | None:
 
 
 def search_answer(outcome: Outcome, query: QueryState, gallery: str) -> SearchAnswer:
-    """The answer to one search."""
+    """The answer to one search: what its hits and its proof say of themselves, where that was asked."""
     found, threat = outcome.found, outcome.threat
-    answer = SearchAnswer(
-        query=query,
-        gallery=gallery,
-        uid=outcome.uid,
-        generation=outcome.generation,
-        k=outcome.k,
-        threat=None if threat is None else str(threat),
-        hits=[],
-        candidates=outcome.candidates,
-        seconds=round(outcome.seconds, 6),
-    )
-    if isinstance(found, Hits):
-        answer.hits = [_plain(hit, gallery) for hit in found.hits]
-    elif isinstance(found, CertifiedHits):
-        answer.examined, answer.sharpened, answer.picture = found.examined, found.sharpened, found.picture
-        answer.hits = [_certified(entry, found, outcome.k, gallery) for entry in found.hits]
-    else:
-        assert isinstance(found, SmoothedHits)
-        answer.alpha, answer.samples, answer.seed = found.alpha, found.samples, found.seed
-        answer.rule, answer.picture = found.rule, found.picture
-        if threat is not None and found.label is not None:
-            answer.label, answer.label_radius = found.label, found.label_radius
-        answer.hits = [_smoothed(entry, found, threat is not None, gallery) for entry in found.hits]
-    return answer
+    whole = {} if found.proof is None else found.proof.to_dict()
+    if threat is None:
+        whole |= {"label": None, "label_radius": None}
+    elif whole.get("label") is None:
+        whole["label_radius"] = None
+    said = {
+        "query": query,
+        "gallery": gallery,
+        "uid": outcome.uid,
+        "generation": outcome.generation,
+        "k": outcome.k,
+        "threat": None if threat is None else str(threat),
+        "candidates": outcome.candidates,
+        "hits": [_hit(hit, threat is not None, gallery) for hit in found],
+        "seconds": round(outcome.seconds, 6),
+    }
+    shown = {name: whole[name] for name in SearchAnswer.model_fields.keys() & whole.keys()}
+    return SearchAnswer(**{**shown, **said})
 
 
-def _plain(hit: Hit, gallery: str) -> HitState:
-    return HitState(
-        rank=hit.rank,
-        id=hit.id,
-        label=hit.label,
-        distance=hit.distance,
-        tied=hit.tied,
-        image=item_url(hit, gallery),
-    )
-
-
-def _certified(entry: CertifiedHit, found: CertifiedHits, k: int, gallery: str) -> HitState:
-    hit, threat = _plain(entry.hit, gallery), found.threat
-    hit.best, hit.worst, hit.verdict = entry.best, entry.worst, entry.verdict
-    hit.eps = entry.eps if entry.eps >= 0 else None
-    if entry.verdict == Verdict.CERTIFIED:
-        size = (threat.eps is not None and threat.size) or floored(entry.eps)
-        hit.reason = (
-            f"However each pixel of {in_words(threat, found.picture)} is altered by up to {size}, "
-            f"this stays among the first {k}."
-        )
-    elif threat.eps is None:
-        hit.reason = f"The bounds prove no size at which this stays among the first {k}."
-    else:
-        hit.reason = (
-            f"The bounds allow any rank from {entry.best} to {entry.worst}; "
-            "that is no attack, but no proof that it stays either."
-        )
-    return hit
-
-
-def _smoothed(entry: SmoothedHit, found: SmoothedHits, asked: bool, gallery: str) -> HitState:
-    hit = _plain(entry.hit, gallery)
-    hit.share = entry.share
-    if not asked:
-        return hit
-    hit.verdict = entry.verdict
-    hit.radius = entry.radius if math.isfinite(entry.radius) and entry.radius > 0 else None
-    hit.pixel = entry.pixel if hit.radius is not None else None
-    hit.eps = found.eps
-    if entry.verdict == Verdict.CERTIFIED:
-        hit.reason = (
-            f"However {in_words(Threat('l2', None), found.picture)} is altered by less than "
-            f"{floored(entry.radius)} in l2, this stays among the first {len(found.hits)}, up to the probability "
-            "alpha."
-        )
-    else:
-        hit.reason = f"{entry.reason[:1].upper()}{entry.reason[1:]}."
-    return hit
+def _hit(hit: Hit, asked: bool, gallery: str) -> HitState:
+    """A hit, and what its certificate says; of what was not asked only the votes, by which hits are listed."""
+    certificate, fields = hit.certificate, hit.to_dict()
+    known = HitState.model_fields.keys() if asked else _PLAIN
+    reason = certificate.sentence() if asked and certificate is not None else ""
+    shown = {name: fields[name] for name in known & fields.keys()}
+    return HitState(**{**shown, "image": item_url(hit, gallery), "reason": reason})

@@ -14,16 +14,16 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.certify import Method
 from holdfast.data import Picture, alterable
 from holdfast.data.decode_pool import DecodePool
 from holdfast.deadline import Deadline
 from holdfast.errors import ImageError, OutOfTimeError
-from holdfast.gallery import Hits, Item
+from holdfast.gallery import Item
+from holdfast.gallery.attacking import AttackedPicture
 from holdfast.gallery.indexing import stored_image
-from holdfast.models import Smoothed
+from holdfast.gallery.provers import Options
 from holdfast.service import metrics as measured
-from holdfast.service.attacking import Attacked, Wanted, attack
+from holdfast.service.attacking import attack
 from holdfast.service.batching import Batcher
 from holdfast.service.callers import caller
 from holdfast.service.engine import Engine, Outcome, Served
@@ -147,15 +147,15 @@ class Desk:
 
     async def plain(self, served: Served, query: Query, k: int, deadline: Deadline) -> Outcome:
         """The nearest candidates; searches that wait are answered together."""
-        if isinstance(served.embedder, Smoothed):
-            return await self.proofs.run(deadline, lambda: served.smoothed(query.picture, k))
+        if served.provers.usual is not None:
+            return await self.proofs.run(deadline, lambda: served.certified(query.picture, k, None))
         return (await self.plain_batch(served, [query], k, deadline))[0]
 
     async def plain_batch(
         self, served: Served, queries: Sequence[Query], k: int, deadline: Deadline
     ) -> list[Outcome]:
         """The same for several pictures, which count as one that waits."""
-        if isinstance(served.embedder, Smoothed):
+        if served.provers.usual is not None:
             return [await self.plain(served, query, k, deadline) for query in queries]
         who = caller()
         self.plain_gate.enter(who)
@@ -174,18 +174,14 @@ class Desk:
         query: Query,
         k: int,
         threat: Threat,
-        method: Method,
-        seed: int | None,
+        options: Options,
         deadline: Deadline,
     ) -> Outcome:
         """The nearest candidates with what is proved of each."""
-        workers = self.proofs if served.dear(threat, method) else self.certified
-        outcome = await workers.run(
-            deadline, lambda: served.certified(query.picture, k, threat, method, seed)
-        )
-        if not isinstance(outcome.found, Hits):
-            for entry in outcome.found.hits:
-                self.metrics.verdicts.labels(str(entry.verdict)).inc()
+        workers = self.proofs if served.is_expensive(threat, options) else self.certified
+        outcome = await workers.run(deadline, lambda: served.certified(query.picture, k, threat, options))
+        for certificate in outcome.found.certificates:
+            self.metrics.verdicts.labels(str(certificate.verdict)).inc()
         return outcome
 
     async def attack(
@@ -194,16 +190,15 @@ class Desk:
         query: Query,
         k: int,
         threat: Threat,
-        wanted: Wanted,
-        target: str | None,
+        goal: str,
         steps: int,
         deadline: Deadline,
-    ) -> Attacked:
+    ) -> AttackedPicture:
         """The picture altered, and what a search says before and after."""
 
-        def run() -> Attacked:
+        def run() -> AttackedPicture:
             pixels = self._alterable(served, query.content)
-            return attack(served, pixels, k, threat, wanted, target, steps=steps, own=query.id)
+            return attack(served, pixels, k, threat, goal, steps=steps, own=query.id)
 
         return await self.attacks.run(deadline, run)
 

@@ -10,26 +10,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from holdfast.certify import Method
+from holdfast.certify.certifier import Certifier
 from holdfast.data import Picture
 from holdfast.errors import ConfigError, GalleryError, HoldfastError, StorageError
-from holdfast.gallery import AnyGallery, GalleryInfo, Hits, Item, open_gallery
-from holdfast.gallery.bounding import Bounder
-from holdfast.gallery.certified import CertifiedHits, certified_search
+from holdfast.gallery import Gallery, GalleryInfo, Hits, Item, open_gallery
 from holdfast.gallery.indexing import embedder_info
-from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.made_by import embedder_of
-from holdfast.gallery.milvus.address import is_milvus
-from holdfast.gallery.smoothed import SmoothedHits, smoothed_search, stored_smoothing
+from holdfast.gallery.provers import Options, Provers, Query
+from holdfast.gallery.searching import certified
+from holdfast.gallery.smoothed import stored_smoothing
+from holdfast.gallery.stores import store_at
+from holdfast.gallery.stores.base import ChangedError, GoneError
 from holdfast.models import AnyEmbedder, Embedder, Smoothed
 from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
 from holdfast.threat import Threat
@@ -37,8 +36,8 @@ from holdfast.threat import Threat
 T = TypeVar("T")
 Pixels = NDArray[Any]
 """Of a picture as the network takes it."""
-METHODS: tuple[Method, ...] = ("interval", "elided", "crown")
 LISTED = 20_000
+DEFAULT = Options()
 NONE = Hits("query", ())
 """What is found in an empty gallery."""
 CHANGES = 3
@@ -53,7 +52,7 @@ AGAIN = 1.0
 class Outcome:
     """What a search found, in which state of the gallery, and how long that took."""
 
-    found: Hits | CertifiedHits | SmoothedHits
+    found: Hits
     k: int
     generation: int
     candidates: int
@@ -71,24 +70,18 @@ class Traits:
     attackable: bool
 
 
-class _Pinned(threading.local):
-    """The gallery of which the current thread reads one state."""
-
-    gallery: AnyGallery | None = None
-
-
 class Served:
     """One gallery with its embedder. Threads may share it."""
 
     def __init__(self, name: str, where: str, model: Path | None = None, *, writable: bool = False) -> None:
         self.name, self.where, self.writable = name, where, writable
-        if writable and is_milvus(where):
+        promises = store_at(where)[0].promises
+        if writable and not promises.files:
             raise ConfigError(
-                f"{where} is in Milvus and has no folder for uploaded pictures; serve it without --writable, and "
-                "change it with 'holdfast index'"
+                f"{where} is in {promises.name} and has no folder for uploaded pictures; serve it without "
+                "--writable, and change it with 'holdfast index'"
             )
         self._lock = threading.Lock()
-        self._pinned = _Pinned()
         self._failed: tuple[float, GalleryError] | None = None
         self._file = _file(where)
         self._gallery = open_gallery(where, readonly=not writable)
@@ -104,13 +97,18 @@ class Served:
             network.eval().requires_grad_(False)  # An attack that ends would wake the weights under another.
             network.frozen = True  # Nobody else has it: no need to read all weights for each search.
         self.attackable = isinstance(network, Embedder)
-        self.bounder = _bounder(self.embedder)
+        self.provers = Provers(self.embedder)
+        self.traits(
+            self.known
+        )  # Traces the network, which disturbs every thread that uses one: now, not later.
+        self.certifier = _certifier(self.embedder) if writable else None
+        """For the boxes of what is uploaded; None where the network has no bounds."""
 
     def close(self) -> None:
         with self._lock:
             self._gallery.close()
 
-    def use(self, work: Callable[[AnyGallery], T]) -> T:
+    def use(self, work: Callable[[Gallery], T]) -> T:
         """What `work` makes of the gallery; one that was replaced meanwhile is opened again, once.
 
         One that was changed while it was read is asked again, a few times. A gallery that does not answer is an
@@ -126,23 +124,19 @@ class Served:
         except StorageError as error:
             raise StorageError(self.without_paths(str(error))) from error
 
-    def together(self, work: Callable[[], T]) -> T:
-        """What `work` gives, where all that it asks in this thread is asked of one state of the gallery.
+    def held(self, work: Callable[[Gallery], T]) -> T:
+        """As `use`, where all that `work` reads is of one state of the gallery.
 
-        Not so in Milvus, which would answer nobody else meanwhile: there compare the generations.
+        Not so where the store cannot hold a state still: there `work` compares the generations.
         """
-        if is_milvus(self.where):
-            return work()
+        if not self._gallery.promises.steady:
+            return self.use(work)
 
-        def pinned(gallery: AnyGallery) -> T:
+        def one_state(gallery: Gallery) -> T:
             with gallery.snapshot():
-                self._pinned.gallery = gallery
-                try:
-                    return work()
-                finally:
-                    self._pinned.gallery = None
+                return work(gallery)
 
-        return self.use(pinned)
+        return self.use(one_state)
 
     def without_paths(self, text: str) -> str:
         """The text with the gallery's name in place of where it, or what lies beside it, is."""
@@ -154,7 +148,7 @@ class Served:
     def info(self) -> GalleryInfo:
         """What the gallery says of itself; one that a search would not read does not answer here either."""
 
-        def ask(gallery: AnyGallery) -> GalleryInfo:
+        def ask(gallery: Gallery) -> GalleryInfo:
             with gallery.snapshot():
                 return gallery.info
 
@@ -164,11 +158,11 @@ class Served:
     def probe(self) -> None:
         """Read what a search reads: the vectors, and the items nearest to one drawn at random."""
 
-        def ask(gallery: AnyGallery) -> None:
+        def ask(gallery: Gallery) -> None:
             with gallery.snapshot():
                 info = gallery.info
                 if info.count:
-                    gallery.search(np.random.default_rng().standard_normal(info.dim, np.float32), PROBED)
+                    gallery.nearest(np.random.default_rng().standard_normal(info.dim, np.float32), PROBED)
 
         self.use(ask)
 
@@ -180,12 +174,7 @@ class Served:
             return self.known, False
 
     def traits(self, info: GalleryInfo) -> Traits:
-        if isinstance(self.embedder, Smoothed):
-            return Traits(("query:l2",), (), self.attackable)
-        threats = ["query:linf"] if self.bounder else []
-        if info.boxes:
-            threats += ["candidates:linf"] + (["both:linf"] if self.bounder else [])
-        return Traits(tuple(threats), METHODS if self.bounder else ("interval",), self.attackable)
+        return Traits(self.provers.threats(info), self.provers.methods(info), self.attackable)
 
     def item(self, id: str) -> Item:
         return self.use(lambda gallery: self._item(gallery, id))
@@ -193,7 +182,7 @@ class Served:
     def examples(self, most: int) -> list[Item]:
         """At most so many items from all over the gallery; of a very large one, from its first `LISTED` ids."""
 
-        def some(gallery: AnyGallery) -> list[Item]:
+        def some(gallery: Gallery) -> list[Item]:
             ids = list(islice(gallery.ids(), LISTED))
             count = min(most, len(ids))
             chosen = [ids[(2 * place + 1) * len(ids) // (2 * count)] for place in range(count)]
@@ -207,11 +196,11 @@ class Served:
         start = time.perf_counter()
         vectors = self.embedder.embed(np.stack([pixels for pixels, _ in asked])).numpy()
 
-        def search(gallery: AnyGallery) -> list[Outcome]:
+        def search(gallery: Gallery) -> list[Outcome]:
             with gallery.snapshot():
                 info = gallery.info
                 most = max(k for _, k in asked)
-                found = gallery.search(vectors, most) if info.count else [NONE] * len(asked)
+                found = gallery.nearest(vectors, most) if info.count else [NONE] * len(asked)
             seconds = time.perf_counter() - start
             return [
                 Outcome(
@@ -227,99 +216,43 @@ class Served:
 
         return self.use(search)
 
-    def smoothed(
-        self, picture: Picture, k: int, threat: Threat | None = None, seed: int | None = None
-    ) -> Outcome:
-        """The candidates that noisy copies list; `threat` None or with eps None: radii for all."""
-        start, embedder = time.perf_counter(), self.embedder
-        assert isinstance(embedder, Smoothed)
-        eps = None if threat is None else threat.eps
-
-        def search(gallery: AnyGallery) -> Outcome:
-            with gallery.snapshot():
-                info = gallery.info
-                if not info.count:
-                    return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
-                most = min(k, info.count)
-                found = smoothed_search(
-                    gallery,
-                    embedder,
-                    picture.pixels,
-                    max(1, most),
-                    eps=eps,
-                    seed=seed,
-                    stretch=picture.stretch,
-                )
-                seconds = time.perf_counter() - start
-                return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
-
-        return self.use(search)
-
     def certified(
-        self, picture: Picture, k: int, threat: Threat, method: Method = "interval", seed: int | None = None
+        self, picture: Picture, k: int, threat: Threat | None, options: Options = DEFAULT
     ) -> Outcome:
-        """The nearest candidates, and where each can stand under every attack within `threat`."""
-        start = time.perf_counter()
-        if isinstance(self.embedder, Smoothed):
-            self.check_threat(self.known, threat, method)
-            return self.smoothed(picture, k, threat, seed)
+        """The nearest candidates, and what no attack within `threat` can do to each.
 
-        def search(gallery: AnyGallery) -> Outcome:
+        Without a threat: what a search of this gallery says anyway, where it says something.
+        """
+        start, asked = time.perf_counter(), threat or self.provers.usual
+        assert asked is not None
+
+        def search(gallery: Gallery) -> Outcome:
             with gallery.snapshot():
                 info = gallery.info
-                self.check_threat(info, threat, method, seed)
-                if not info.count:
-                    return Outcome(NONE, 0, info.generation, 0, threat, uid=info.uid)
-                most = min(k, info.count)
-                limited = replace(threat, most=min(threat.most, info.count)) if threat.most else threat
-                found = certified_search(
-                    gallery,
-                    self.embedder,
-                    picture.pixels,
-                    max(1, most),
-                    limited,
-                    method=method,
-                    bounder=self.bounder,
-                )
+                self.check_threat(info, asked, options)
+                found = certified(gallery, self.provers, Query(picture), max(1, k), asked, options)
                 seconds = time.perf_counter() - start
+                most = min(k, info.count)
                 return Outcome(found, most, info.generation, info.count, threat, seconds, info.uid)
 
         return self.use(search)
 
-    def check_threat(
-        self, info: GalleryInfo, threat: Threat, method: Method = "interval", seed: int | None = None
-    ) -> None:
+    def check_threat(self, info: GalleryInfo, threat: Threat, options: Options = DEFAULT) -> None:
         """Refuse what this gallery cannot certify, with what it can."""
-        traits = self.traits(info)
-        side = f"{threat.who}:{threat.norm}"
-        if side not in traits.threats:
-            known = ", ".join(f"{known}:EPS" for known in traits.threats) or "nothing"
-            raise NotUnderstoodError(
-                f"gallery '{self.name}' cannot certify '{threat}'; what it can certify: {known}"
-            )
-        if isinstance(self.embedder, Smoothed):
-            if method != "interval":
-                raise NotUnderstoodError(
-                    f"gallery '{self.name}' is smoothed: it has no methods, leave it out"
-                )
-            return
-        if seed is not None:
-            raise NotUnderstoodError(f"a seed is for smoothed galleries, and '{self.name}' is not one")
-        if threat.who == "query" and method not in traits.methods:
-            raise NotUnderstoodError(f"method {method} is not one of {', '.join(traits.methods)}")
-        if threat.who != "query" and threat.eps is not None and threat.eps > info.boxes[-1]:
-            raise NotUnderstoodError(
-                f"gallery '{self.name}' has boxes of its candidates up to linf:{info.boxes[-1]:g}, "
-                f"and '{threat}' is larger"
-            )
+        if error := self.provers.refuses(threat, options, info):
+            known = ", ".join(f"{known}:EPS" for known in self.provers.threats(info)) or "nothing"
+            why = self.without_paths(str(error))
+            named = "" if f"'{self.name}'" in why else f"gallery '{self.name}': "
+            raise NotUnderstoodError(f"{named}{why}; what it can certify: {known}") from error
 
-    def dear(self, threat: Threat, method: Method) -> bool:
-        """Whether the proof takes many passes of the network."""
-        return isinstance(self.embedder, Smoothed) or threat.eps is None or method != "interval"
+    def is_expensive(self, threat: Threat | None, options: Options = DEFAULT) -> bool:
+        """Whether the answer takes many passes of the network."""
+        asked = threat or self.provers.usual
+        if asked is None or self.provers.refuses(asked, options, self.known):
+            return False
+        return self.provers.prover(asked, options, self.known).cost(asked, options, self.known).is_expensive
 
-    def _used(self, work: Callable[[AnyGallery], T]) -> T:
-        if self._pinned.gallery is not None:
-            return work(self._pinned.gallery)
+    def _used(self, work: Callable[[Gallery], T]) -> T:
         gallery = self._current()
         try:
             return work(gallery)
@@ -331,13 +264,13 @@ class Served:
                 raise
             return work(fresh)
 
-    def _item(self, gallery: AnyGallery, id: str) -> Item:
+    def _item(self, gallery: Gallery, id: str) -> Item:
         with gallery.snapshot():
             if id not in gallery:
                 raise NotThereError(f"gallery '{self.name}' has no item '{shortened(id)}'")
             return gallery.get(id)
 
-    def _current(self, suspect: AnyGallery | None = None) -> AnyGallery:
+    def _current(self, suspect: Gallery | None = None) -> Gallery:
         """The open gallery; opened again where another file is in its place.
 
         A `suspect` failed: it is also asked whether its file holds another gallery now. A file that was put over
@@ -365,7 +298,7 @@ class Served:
         old.close()  # Maybe long, until its last write has ended: nobody else waits for that.
         return fresh
 
-    def _opened(self) -> AnyGallery:
+    def _opened(self) -> Gallery:
         opened = open_gallery(self.where, readonly=not self.writable)
         try:
             opened.check_embedder(embedder_info(self.embedder))
@@ -423,11 +356,8 @@ class Engine:
         for one in self:
             blank = np.zeros(one.embedder.spec.shape, dtype=np.uint8)
             with suppress(HoldfastError):
-                if isinstance(one.embedder, Smoothed):
-                    next(one.embedder.sample(torch.zeros(one.embedder.spec.shape), 0, 1))
-                else:
-                    one.plain([(blank, 10)])
-                    one.certified(Picture(blank), 10, Threat.parse("linf:0"))
+                one.plain([(blank, 10)])
+                one.certified(Picture(blank), 10, Threat.parse("linf:0"))
 
     def close(self) -> None:
         for one in self:
@@ -455,19 +385,21 @@ def _file(where: str) -> object:
     return stat.st_dev, stat.st_ino
 
 
-def _other(gallery: AnyGallery) -> bool:
+def _other(gallery: Gallery) -> bool:
     """Whether an open gallery can no longer be read, because its file now holds another one."""
     try:
         with gallery.snapshot():
             return False
-    except GalleryError as error:
-        return "open it again" in str(error)
+    except GoneError:
+        return True
+    except GalleryError:
+        return False
 
 
-def _bounder(embedder: AnyEmbedder) -> Bounder | None:
-    """The embedder as its bounds see it, made once: tracing a network disturbs every thread that uses one."""
+def _certifier(embedder: AnyEmbedder) -> Certifier | None:
+    """None where the network has no bounds."""
     try:
-        return Bounder(embedder)
+        return Certifier(embedder)
     except HoldfastError:
         return None
 

@@ -25,6 +25,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 
 from holdfast.deadline import Deadline
 from holdfast.errors import ConfigError
+from holdfast.methods import IN_SEARCH, NAMED_BEFORE, in_words
 from holdfast.service.answers import API
 from holdfast.service.callers import of_key, set_caller
 from holdfast.service.desk import Desk
@@ -56,6 +57,13 @@ Digest = Annotated[
 ]
 ThreatText = Annotated[
     str, Form(max_length=64, description="[query|candidates|both:]NORM:EPS[:m=M], or linf:auto, l2:auto.")
+]
+MethodText = Annotated[
+    str | None,
+    Form(
+        pattern=f"^({'|'.join((*IN_SEARCH, *NAMED_BEFORE))})$",
+        description=f"How hard bounds try: {in_words()}. Default: {IN_SEARCH[0]}.",
+    ),
 ]
 Side = Annotated[int, Query(ge=SMALLEST, le=LARGEST, description="No side is larger.")]
 PathId = Annotated[str, Path(min_length=1, max_length=512, description="The item's id; it may have slashes.")]

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.files import atomic_write
-from holdfast.gallery import AnyGallery, Boxes, Item
+from holdfast.gallery import Boxes, Gallery, Item
+from holdfast.gallery.bounding import stored_boxes
 from holdfast.gallery.leftovers import is_picture, picture_name, pictures_of, uploading
 from holdfast.service.engine import Pixels, Served, shortened
 from holdfast.service.pictures import digest_of
@@ -45,7 +46,7 @@ def add_item(
     path = pictures_of(served.where) / picture_name(id, digest_of(content))
     item = Item(id, label, str(path.resolve()), digest_of(content))
 
-    def add(gallery: AnyGallery) -> tuple[Item | None, int]:
+    def add(gallery: Gallery) -> tuple[Item | None, int]:
         old = gallery.get(id) if id in gallery else None
         if old is not None and not replace:
             raise ConflictError(
@@ -82,7 +83,7 @@ def remove_item(served: Served, id: str) -> int:
     """Take an item out of the gallery, and its picture if it was uploaded; gives the gallery's generation."""
     _check_writable(served)
 
-    def remove(gallery: AnyGallery) -> tuple[Item, int]:
+    def remove(gallery: Gallery) -> tuple[Item, int]:
         if id not in gallery:
             raise NotThereError(f"gallery '{served.name}' has no item '{shortened(id)}'")
         item = gallery.get(id)
@@ -95,11 +96,14 @@ def remove_item(served: Served, id: str) -> int:
 
 
 def _boxes(served: Served, pixels: Pixels, sizes: Sequence[float]) -> dict[float, Boxes]:
-    if sizes and served.bounder is None:
+    if not sizes:
+        return {}
+    certifier = served.certifier
+    if certifier is None:
         raise ConflictError(
             f"gallery '{served.name}' has boxes of its candidates, and its model can no longer be bounded"
         )
-    return {eps: served.bounder.boxes(pixels[None], eps) for eps in sizes if served.bounder is not None}
+    return {eps: stored_boxes(certifier, pixels[None], eps) for eps in sizes}
 
 
 def _check_writable(served: Served) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from holdfast.certify.smoothing import Smoothing
 from holdfast.gallery.exact import Floats, Slots
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.values import Hits
 
 Array = NDArray[np.float64]
@@ -28,14 +28,14 @@ class Question(ABC):
     label: str | None
     """The class that is asked about; None where there is none."""
 
-    def __init__(self, gallery: AnyGallery, dim: int, k: int, how: Smoothing) -> None:
+    def __init__(self, gallery: Gallery, dim: int, k: int, how: Smoothing) -> None:
         self.gallery, self.k, self.how = gallery, k, how
         self.n = 0
         self._sum = np.zeros(dim)
 
     @classmethod
     @abstractmethod
-    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, part: float) -> None:
+    def check(cls, gallery: Gallery, how: Smoothing, k: int, part: float) -> None:
         """Refuse, before any sample, what cannot be answered for k hits in this gallery with this part of α."""
 
     def add(self, vectors: Array) -> None:
