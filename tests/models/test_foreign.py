@@ -176,7 +176,7 @@ def test_onnx_files_that_do_not_fit(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="no ONNX file"):
         find(path)
     write_onnx(path, ["N", 3, "H", "W"])
-    with pytest.raises(ModelError, match="give it with --image-size"):
+    with pytest.raises(ModelError, match="give the images' side"):
         find(path)
     write_onnx(path, ["N", 3, 8, 8])
     with pytest.raises(ModelError, match="takes images of 3x8x8"):
