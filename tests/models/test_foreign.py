@@ -112,7 +112,7 @@ def test_what_a_python_file_does_not_give(file):
         (f"{file}:none", "has no name 'none'"),
         (f"{file}:Kind", "is the class Kind"),
         (f"{file}:number", "is a int"),
-        (f"{file}:module", "give --image-size"),
+        (f"{file}:module", "give their side"),
         (str(file), "say which name"),
         (f"{file.with_name('other.py')}:x", "no Python file"),
     ):
