@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+# The library of the reproductions, which lies beside their rows.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reproduce"))
 
 END = "<!-- end -->"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from _page import in_text, with_table
 
-from holdfast.reproduce.choice import gradients_of
+from reproduction.choice import gradients_of
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "reproduce" / "kakizaki"

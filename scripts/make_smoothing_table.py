@@ -6,9 +6,8 @@ from pathlib import Path
 
 from _page import with_table
 
-from holdfast.reproduce import read_plan
-from holdfast.reproduce.run import rows_folder
-from holdfast.reproduce.smoothed import few_samples
+from reproduction import Home, read_plan
+from reproduction.smoothed import SmoothedSearches
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "smoothing.md"
@@ -18,7 +17,9 @@ START = "<!-- table: scripts/make_smoothing_table.py -->"
 def page() -> str:
     """The page as it stands, with its table made anew."""
     home = ROOT / "reproduce" / "retrievalguard"
-    return with_table(PAGE, START, few_samples(home, "laptop", read_plan(home, "laptop"), rows_folder))
+    return with_table(
+        PAGE, START, SmoothedSearches(Home(home, "laptop"), read_plan(home, "laptop")).few_samples()
+    )
 
 
 if __name__ == "__main__":

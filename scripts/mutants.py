@@ -24,6 +24,8 @@ from typing import Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/holdfast")
+LIBRARY = Path("reproduce/reproduction")
+"""What makes the rows of reproductions: no part of the package, copied beside it."""
 LIMIT = 300.0
 """Seconds after which the tests of one mutant are given up."""
 LOADED = ["torch", "numba", "scipy.stats", "faiss", "PIL.Image", "pydantic", "pytest"]
@@ -43,15 +45,22 @@ class Mutant:
 
     name: str
     file: str
-    """Within the package."""
+    """Within the package, or beginning with `reproduction/` within that library."""
     old: str
     new: str
     why: str
     tests: tuple[str, ...]
 
+    def place(self, package: Path) -> Path:
+        """Where the file is: the library lies beside the package in a copy, and beside its rows in the checkout."""
+        if not self.file.startswith(f"{LIBRARY.name}/"):
+            return package / self.file
+        beside = package.parent / self.file
+        return beside if beside.exists() else ROOT / LIBRARY.parent / self.file
+
     def applied(self, package: Path) -> str:
         """The text of the mutated file."""
-        text = (package / self.file).read_text(encoding="utf-8")
+        text = self.place(package).read_text(encoding="utf-8")
         if (found := text.count(self.old)) != 1:
             raise ValueError(
                 f"the old text is {found} times in {self.file}, not once; mend scripts/mutants.toml"
@@ -115,9 +124,10 @@ def attempt(mutant: Mutant, project: Path) -> Tried:
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         package = Path(folder) / "holdfast"
         # With the times of the files, so that what is compiled stays valid for all files but the mutated one.
-        shutil.copytree(project / PACKAGE, package)
+        for source in (project / PACKAGE, project / PACKAGE.parent / LIBRARY.name):
+            shutil.copytree(source, package.parent / source.name)
         try:
-            (package / mutant.file).write_text(mutant.applied(package), encoding="utf-8")
+            mutant.place(package).write_text(mutant.applied(package), encoding="utf-8")
         except (OSError, ValueError) as cause:
             return Tried(mutant, "FAULT", time.monotonic() - start, str(cause))
         code, said = run_tests(project, package, mutant.tests, LIMIT)
@@ -152,6 +162,7 @@ def main() -> int:
         project = Path(folder) / "project"
         for name in FOLDERS:
             shutil.copytree(ROOT / name, project / name)
+        shutil.copytree(ROOT / LIBRARY, project / PACKAGE.parent / LIBRARY.name)
         for name in FILES:
             shutil.copy2(ROOT / name, project / name)
         named = sorted({test for mutant in mutants for test in mutant.tests})

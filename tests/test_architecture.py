@@ -43,7 +43,6 @@ ALLOWED = {
     "gallery": BELOW | {"attacks", "proofs", "training"},
     "evaluation": BELOW | {"attacks", "proofs", "training", "gallery"},
     "reports": BELOW | {"attacks", "proofs", "training", "gallery", "neighbours", "evaluation"},
-    "reproduce": BELOW | {"attacks", "proofs", "training", "gallery", "neighbours", "evaluation"},
     "service": BELOW | {"attacks", "proofs", "training", "gallery", "evaluation", "reports"},
 }
 
@@ -66,6 +65,17 @@ def test_imports_point_one_way():
             assert not outside, f"{path.relative_to(PACKAGE)} imports {outside}"
     for path in PACKAGE.glob("*.py"):
         assert "cli" not in imported(path) or path.name == "__main__.py", path.name
+
+
+def test_the_library_of_reproductions_is_no_part_of_the_package():
+    """It uses the package's rooms, not what stands above them; of the package only its command knows it."""
+    allowed = ALLOWED["report"] | SHARED
+    files = sorted((PACKAGE.parents[1] / "reproduce" / "reproduction").glob("*.py"))
+    assert files
+    for path in files:
+        assert not imported(path) - allowed, f"{path.name} imports {imported(path) - allowed}"
+    knowing = [path.name for path in PACKAGE.rglob("*.py") if "from reproduction" in path.read_text()]
+    assert knowing == ["reproduce.py"]
 
 
 def test_public_names_are_there():

@@ -144,7 +144,7 @@ def test_a_bare_module_is_indexed_and_searched(place, tmp_path):
     words = ("index", f"{place / 'my.py'}:module", place / "photos", "--out", tmp_path / "g.gallery")
     refused = here(*words)
     assert refused.code == 2
-    assert "give --image-size" in refused.err
+    assert "(and channels) (--image-size)" in refused.err
     assert here(*words, "--image-size", 8).code == 0
     photo = place / "photos" / "Milk" / "2.png"
     found = here("search", tmp_path / "g.gallery", photo, "--model", words[1], "-k", 1, "--json")
@@ -183,6 +183,8 @@ def test_a_normalised_onnx_file_is_certified_with_bound_1(place, tmp_path):
     assert done.code == 0, done.err
     config = read_rows(tmp_path / "out" / "rows.csv.gz").header["config"]
     assert config["noise"]["bound"] == pytest.approx(1 + 1e-5, abs=1e-12)
+    refused = here("certify", tmp_path / "unit.onnx", "--images", place / "photos", "--threat", "linf:0.1")
+    assert (refused.code, "certify it by smoothing (--smooth)" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("bound", ["nan", "inf", "0", "-1", "1_0"])

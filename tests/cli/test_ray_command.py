@@ -29,7 +29,7 @@ embedder = holdfast.wrap(Net(), (1, 28, 28))
         (("--on", "ray:127.0.0.1:1"), "no Ray cluster answers at 127.0.0.1:1 (Connection refused)"),
         (("--on", "dask"), "not on 'dask'"),
         (("--on", "ray:somewhere"), "not 'ray:somewhere'"),
-        (("--workers", 2), "--workers is for --on ray"),
+        (("--workers", 2), "only a Ray cluster has workers"),
     ],
 )
 def test_a_place_that_is_not_there_is_one_line_and_nothing_is_written(shop, tmp_path, words, says):

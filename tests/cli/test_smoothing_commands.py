@@ -122,8 +122,7 @@ def test_a_smoothed_gallery_stays_what_it_is(noisy, shop):
             "rule=votes (mean there)",
         ),
         (("certify", run, "--smooth", "sigma=0.1", "--attack", "linf:0.1"), "l2:EPS"),
-        (("certify", run, "--threat", "query:linf:0.1", "--marks", "10"), "go with --smooth"),
-        (("certify", "m.onnx", "--threat", "query:linf:0.1"), "certify it by --smooth"),
+        (("certify", run, "--threat", "query:linf:0.1", "--marks", "10"), "go with smoothing (--smooth)"),
     ):
         done = here(*words)
         assert done.code == 2, words

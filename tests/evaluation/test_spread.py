@@ -157,7 +157,7 @@ def test_a_finished_evaluation_needs_nobody(embedder, few, tmp_path):
         ("ray:host", None, "ray:HOST:PORT"),
         ("ray://host", None, "ray://HOST:10001"),
         ("ray", 0, "at least 1 worker"),
-        ("local", 2, "--workers is for --on ray"),
+        ("local", 2, "only a Ray cluster has workers"),
     ],
 )
 def test_where_is_checked(on, workers, says):

@@ -112,7 +112,7 @@ def test_what_a_python_file_does_not_give(file):
         (f"{file}:none", "has no name 'none'"),
         (f"{file}:Kind", "is the class Kind"),
         (f"{file}:number", "is a int"),
-        (f"{file}:module", "give --image-size"),
+        (f"{file}:module", "give their side"),
         (str(file), "say which name"),
         (f"{file.with_name('other.py')}:x", "no Python file"),
     ):
@@ -176,7 +176,7 @@ def test_onnx_files_that_do_not_fit(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="no ONNX file"):
         find(path)
     write_onnx(path, ["N", 3, "H", "W"])
-    with pytest.raises(ModelError, match="give it with --image-size"):
+    with pytest.raises(ModelError, match="give the images' side"):
         find(path)
     write_onnx(path, ["N", 3, 8, 8])
     with pytest.raises(ModelError, match="takes images of 3x8x8"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.reproduce.cells import cell
-from holdfast.reproduce.page import _table, first_hit
-from holdfast.reproduce.plan import read_plan
 from holdfast.training import parse
+from reproduction.cells import Number, cell
+from reproduction.plan import read_plan
+from reproduction.ranking import first_hit, recall_table
 
 HOME = Path(__file__).resolve().parents[2] / "reproduce" / "kakizaki"
 
@@ -28,8 +28,8 @@ def test_its_runs_can_be_trained_and_closed_sets_are_called_so():
 
     def shown(method: str) -> list[str]:
         key = ("first hit", "fashion-mnist", "small", method, "query", "0.1", 1, "certified_hit_rate")
-        cells = [cell(key, None, 0.5, None, None, 10, 1, "first-hit")]
-        return [_table("first hit", cells, plan), first_hit(cells, plan)]
+        cells = [cell(key, None, Number(0.5, n=10, seeds=1), "first-hit")]
+        return [recall_table("first hit", cells, plan), first_hit(cells, plan)]
 
     for table in shown("class-code-eps=0.1"):
         assert "class-code-eps=0.1 (closed-set: the classes of the training set) |" in table

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import reproduction
 from holdfast.cli.app import app
 from holdfast.errors import ConfigError
 from holdfast.neighbours.features import image_features, load_features
-from holdfast.reproduce import open_reproduction
-from holdfast.reproduce.neighbours import SetPlan, features_of
 from holdfast.rows import read_rows
+from reproduction import open_reproduction
+from reproduction.metrics import SetPlan, features_of
 
 PLAN = """
 points = 12
@@ -126,19 +128,23 @@ def test_from_a_plan_to_cells_and_a_page(home, tmp_path):
 
 
 def test_the_command_runs_it(home, tmp_path, capsys):
-    app(
-        [
-            "reproduce",
-            "made-up",
-            "--preset",
-            "tiny",
-            "--folder",
-            str(home.parent),
-            "--work",
-            str(tmp_path / "w"),
-        ],
-        standalone_mode=False,
-    )
+    words = [
+        "reproduce",
+        "made-up",
+        "--preset",
+        "tiny",
+        "--folder",
+        str(home.parent),
+        "--work",
+        str(tmp_path),
+    ]
+    with pytest.raises(
+        ConfigError, match="come with the source, not with the package: there is no"
+    ) as refused:
+        app(words, standalone_mode=False)
+    assert refused.value.option == "folder"
+    (home.parent / "reproduction").symlink_to(Path(reproduction.__file__).parent)
+    app(words, standalone_mode=False)
     assert "cells computed, 1 printed in the paper" in capsys.readouterr().out
     assert (home / "results.md").exists()
 

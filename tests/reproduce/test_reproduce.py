@@ -8,12 +8,11 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.evaluation.scores import ars_difference, score_suite
-from holdfast.reproduce import cells as cells_of_rows
-from holdfast.reproduce import make_cells, open_reproduction, read_plan, reproduce_job, write_page
-from holdfast.reproduce.cells import read_targets, write_cells
-from holdfast.reproduce.run import er_rows, missing_parts
 from holdfast.rows import read_header, read_rows
 from holdfast.training import held_out, load_data, parse
+from reproduction import open_reproduction, read_plan, read_targets
+from reproduction.cells import Number, cell, together
+from reproduction.ranking import er_rows
 
 PLAN = """
 queries = 60
@@ -124,33 +123,33 @@ tables = { "0.02" = "2" }
 
 
 def test_from_plan_to_page(home, tmp_path):
-    plan = read_plan(home, "tiny")
+    found = open_reproduction(home, "tiny")
     said: list[str] = []
-    for job in plan.jobs():
-        assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", said.append)
-        assert missing_parts(home, "tiny", job, plan) == []
+    for job in found.jobs():
+        assert found.run(job, tmp_path / "work", said.append)
+        assert found.missing(job) == []
     attacked = home / "rows" / "tiny" / "mini-small-triplet-s0" / "er-recall.csv.gz"
     kept = attacked.read_bytes()
     attacked.unlink()
-    assert missing_parts(home, "tiny", plan.jobs()[0], plan) == ["attacks"]
-    assert reproduce_job(home, "tiny", plan.jobs()[0], plan, tmp_path / "work", said.append)
+    assert found.missing(found.jobs()[0]) == ["attacks"]
+    assert found.run(found.jobs()[0], tmp_path / "work", said.append)
     assert attacked.read_bytes() == kept, "the same network attacked anew gives the same rows"
     before = len(said)
-    assert reproduce_job(home, "tiny", plan.jobs()[0], plan, tmp_path / "nowhere", said.append)
+    assert found.run(found.jobs()[0], tmp_path / "nowhere", said.append)
     assert len(said) == before, "finished rows are not made again"
 
-    cells = make_cells(home, "tiny", plan)
+    cells = found.cells()
     by_key = {cell.key: cell for cell in cells}
-    found = by_key["2", "mini", "small", "triplet", "query", "0.02", 5, "cr_recall"]
+    one = by_key["2", "mini", "small", "triplet", "query", "0.02", 5, "cr_recall"]
     rows = [read_rows(home / "rows" / "tiny" / f"mini-small-triplet-s{s}" / "paper.csv.gz") for s in (0, 1)]
     naive = [
         np.mean([cr for cr, threat in zip(r.columns["cr_5"], r.columns["threat"], strict=True)
                  if threat == "query:linf:0.02"])
         for r in rows
     ]  # fmt: skip
-    assert found.ours == pytest.approx(np.mean(naive))
-    assert (found.paper, found.n, found.seeds) == (0.01, 120, 2)
-    assert found.ci_low <= found.ours <= found.ci_high
+    assert one.ours == pytest.approx(np.mean(naive))
+    assert (one.paper, one.n, one.seeds) == (0.01, 120, 2)
+    assert one.ci_low <= one.ours <= one.ci_high
     clean = by_key["1", "mini", "small", "triplet", "none", "0", 1, "recall"]
     assert clean.ours == pytest.approx(np.mean([r.columns["recall_1"][:60].mean() for r in rows]))
     assert by_key["2", "mini", "small", "unheard-of", "query", "0.02", 5, "cr_recall"].ours is None
@@ -170,41 +169,40 @@ def test_from_plan_to_page(home, tmp_path):
     random = by_key["1", "mini", "small", "chance", "none", "0", 1, "recall"]
     shares = [np.unique(r.columns["label"][:60], return_counts=True)[1] / 60 for r in rows]
     assert random.ours == pytest.approx(np.mean([(share**2).sum() for share in shares]))
-    write_cells(home / "cells.json", cells)
+    page = found.write()[1].read_text()
     assert len(json.loads((home / "cells.json").read_text())) == len(cells)
-    page = write_page(home, {"tiny": plan}, cells).read_text()
     assert "## Table 2" in page
     first = next(line for line in page.splitlines() if line.startswith("| mini | small | 0.02 | triplet"))
     assert f"| {random.ours:.2f} | {clean.ours:.2f} |".replace(" 0.", " .") in first
-    assert f".01 / {found.ours:.2f}".replace("/ 0.", "/ .") in page
+    assert f".01 / {one.ours:.2f}".replace("/ 0.", "/ .") in page
 
     (home / "tiny.toml").write_text(PLAN.replace("steps = 3", "steps = 4"))
-    changed = read_plan(home, "tiny")
+    changed = open_reproduction(home, "tiny")
     with pytest.raises(ConfigError, match="other settings"):
-        missing_parts(home, "tiny", changed.jobs()[0], changed)
+        changed.missing(changed.jobs()[0])
     (home / "rows" / "tiny" / changed.jobs()[0].name / "run.json").unlink()
     with pytest.raises(ConfigError, match=r"another plan: train\.steps"):
-        reproduce_job(home, "tiny", changed.jobs()[0], changed, tmp_path / "work", said.append)
+        changed.run(changed.jobs()[0], tmp_path / "work", said.append)
 
 
 def test_attacks_of_another_network_are_not_mixed_in(home, tmp_path):
-    plan = read_plan(home, "tiny")
-    one, other = plan.jobs(only="*triplet-s0")[0], plan.jobs(only="*tuned*")[0]
+    found = open_reproduction(home, "tiny")
+    one, other = found.jobs(only="*triplet-s0")[0], found.jobs(only="*tuned*")[0]
     for job in (one, other):
-        assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
+        assert found.run(job, tmp_path / "work", lambda line: None)
     rows = home / "rows" / "tiny"
     (rows / one.name / "er-recall.csv.gz").write_bytes((rows / other.name / "er-recall.csv.gz").read_bytes())
     with pytest.raises(ConfigError, match="other settings"):
-        missing_parts(home, "tiny", one, plan)
+        found.missing(one)
 
 
 def test_certificates_can_be_on_images_held_out_of_training(home, tmp_path):
     """Rows of the run's own held-out images, which no training saw; the switch counts as a setting of the rows."""
     switched = "held_out = true\n" + PLAN.replace('tables = ["2"]', 'tables = ["9"]')
     (home / "tiny.toml").write_text(switched)
-    plan = read_plan(home, "tiny")
-    job = plan.jobs(only="*triplet-s0")[0]
-    assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
+    found = open_reproduction(home, "tiny")
+    job = found.jobs(only="*triplet-s0")[0]
+    assert found.run(job, tmp_path / "work", lambda line: None)
     rows = read_rows(home / "rows" / "tiny" / job.name / "tight.csv.gz").columns
     held = held_out(tmp_path / "work" / "tiny" / job.name)
     training = load_data(parse(job.config)).train
@@ -213,9 +211,9 @@ def test_certificates_can_be_on_images_held_out_of_training(home, tmp_path):
     assert not set(rows["query"]) & set(load_data(parse(job.config)).test.ids)
 
     (home / "tiny.toml").write_text(switched.replace("held_out = true\n", ""))
-    plain = read_plan(home, "tiny")
+    plain = open_reproduction(home, "tiny")
     with pytest.raises(ConfigError, match="other settings"):
-        missing_parts(home, "tiny", plain.jobs(only="*triplet-s0")[0], plain)
+        plain.missing(plain.jobs(only="*triplet-s0")[0])
 
 
 SUITE = """
@@ -261,16 +259,16 @@ def test_a_suite_is_a_table_of_attacks(home, tmp_path):
         "k": 0, "metric": "ARS", "paper": 40.3,
     }  # fmt: skip
     (home / "targets.json").write_text(json.dumps([cell]))
-    plan = read_plan(home, "tiny")
-    for job in plan.jobs():
-        assert missing_parts(home, "tiny", job, plan) == ["run", "suite"]
-        assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
-        assert missing_parts(home, "tiny", job, plan) == []
-    made = make_cells(home, "tiny", plan)
+    found = open_reproduction(home, "tiny")
+    for job in found.jobs():
+        assert found.missing(job) == ["run", "suite"]
+        assert found.run(job, tmp_path / "work", lambda line: None)
+        assert found.missing(job) == []
+    made = found.cells()
     cells = {(c.table, c.metric, c.attack): c for c in made if c.method == "act"}
-    every = [read_rows(home / "rows" / "tiny" / job.name / "suite.csv.gz") for job in plan.jobs()]
+    every = [read_rows(home / "rows" / "tiny" / job.name / "suite.csv.gz") for job in found.jobs()]
     runs, others = every[:2], every[2:]
-    named = [job.name for job in plan.jobs()][:2]
+    named = [job.name for job in found.jobs()][:2]
     published = [read_rows(home / "rows" / "tiny" / name / "suite-published.csv.gz") for name in named]
     for by, some in (("ours", runs), ("published", published)):
         for table, metric, want in (
@@ -286,10 +284,9 @@ def test_a_suite_is_a_table_of_attacks(home, tmp_path):
     assert cells["2", "ERS (GTM mended)", "published"].ours == pytest.approx(np.mean(mended))
     assert {metric for table, metric, _ in cells if table == "1"} >= {"R@1", "R@2", "mAP", "NMI", "CA+"}
     assert ("1", "R@1", "") in cells, "without an attack there is none to name"
-    page = write_page(home, {"tiny": plan}, made).read_text()
+    page = found.write()[1].read_text()
     assert f"40.3 / {beside.ours:.1f}" in page
     assert f"– / {cells['1', 'ARS', 'ours'].ours:.1f}" in page
-    write_cells(home / "cells.json", made)
     kept = json.loads((home / "cells.json").read_text())
     assert {cell.get("attack") for cell in kept if cell["metric"] == "ERS"} == {"ours", "published"}
     assert all("attack" not in cell for cell in kept if cell["metric"] == "R@1")
@@ -307,7 +304,7 @@ def test_a_suite_is_a_table_of_attacks(home, tmp_path):
     assert "On the way" in page
     (home / "tiny.toml").write_text(SUITE.replace("steps = 2\nattacks", "steps = 3\nattacks"))
     with pytest.raises(ConfigError, match="other settings"):
-        missing_parts(home, "tiny", plan.jobs()[0], read_plan(home, "tiny"))
+        open_reproduction(home, "tiny").missing(found.jobs()[0])
 
 
 ONE = (
@@ -395,10 +392,10 @@ def test_presets_of_one_paper_do_not_overwrite_each_other(home, tmp_path):
     assert kept() == both, "the same from either"
 
 
-def test_a_printed_number_stands_with_the_others_of_its_table(monkeypatch):
+def test_a_printed_number_stands_with_the_others_of_its_table():
     def one(preset, table, paper, ours, *attack):
         key = (table, "mini", "small", "tbt", "query", "0.1", 1, "er_recall", *attack)
-        return cells_of_rows.cell(key, paper, ours, None, None, 5, 1, preset)
+        return cell(key, paper, Number(ours, n=5, seeds=1), preset)
 
     made = {
         "first": [one("first", "6", 0.5, None, "published"), one("first", "9", 0.7, None, "published")],
@@ -408,8 +405,7 @@ def test_a_printed_number_stands_with_the_others_of_its_table(monkeypatch):
             one("second", "6", None, 0.4, "ours"),
         ],
     }
-    monkeypatch.setattr(cells_of_rows, "make_cells", lambda folder, preset, plan: made[preset])
-    kept = cells_of_rows.all_cells(Path(), dict.fromkeys(made))
+    kept = together([*made["first"], *made["second"]])
     assert [(c.preset, c.table, c.attack) for c in kept] == [
         ("first", "9", "published"),
         ("second", "6", "published"),
@@ -478,15 +474,15 @@ tables = { "0" = "figure 2" }
 def test_smoothed_searches_are_figures(home, tmp_path):
     (home / "tiny.toml").write_text(SMOOTHED)
     (home / "targets.json").write_text("[]")
-    plan = read_plan(home, "tiny")
-    jobs = plan.jobs()
-    assert missing_parts(home, "tiny", jobs[0], plan)[-1] == "smoothed search"
+    found = open_reproduction(home, "tiny")
+    jobs = found.jobs()
+    assert found.missing(jobs[0])[-1] == "smoothed search"
     for job in jobs:
-        assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
-        assert missing_parts(home, "tiny", job, plan) == []
+        assert found.run(job, tmp_path / "work", lambda line: None)
+        assert found.missing(job) == []
     files = sorted(path.name for path in (home / "rows" / "tiny" / "mini-small-dml-s0").iterdir())
     assert files == ["run.json", "smoothed-0.1.csv.gz", "smoothed-0.5.csv.gz"]
-    cells = {(c.method, c.eps, c.k, c.metric): c for c in make_cells(home, "tiny", plan)}
+    cells = {(c.method, c.eps, c.k, c.metric): c for c in found.cells()}
     kept = [
         read_rows(home / "rows" / "tiny" / f"mini-small-gdml-s{s}" / "smoothed-0.1.csv.gz") for s in (0, 1)
     ]
@@ -507,7 +503,7 @@ def test_smoothed_searches_are_figures(home, tmp_path):
         (radius > 0).mean()
     )
     assert ("dml", "0.5", 5, "mean radius: cdf, n = 30") in cells
-    text = write_page(home, {"tiny": plan}, list(cells.values())).read_text()
+    text = found.write()[1].read_text()
     assert "## Figure 2: Recall@1(r)" in text
     assert "paper, projected to n = 100,000" in text
     assert "## Radius against the number of samples" in text
@@ -515,7 +511,7 @@ def test_smoothed_searches_are_figures(home, tmp_path):
     assert f"| mini | gdml | 0.1 | 0.05 | {some.sum()} |" in text, "an attack of half the noise"
     (home / "tiny.toml").write_text(SMOOTHED.replace("n = 60", "n = 70"))
     with pytest.raises(ConfigError, match="of other settings than the plan's"):
-        missing_parts(home, "tiny", jobs[0], read_plan(home, "tiny"))
+        open_reproduction(home, "tiny").missing(jobs[0])
 
 
 def test_what_is_wrong_with_a_plan_is_said(home):

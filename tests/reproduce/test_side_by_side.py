@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.evaluation.smoothed_tables import radii_of
-from holdfast.reproduce import make_cells, read_plan, reproduce_job, write_page
 from holdfast.rows import read_rows
+from reproduction import open_reproduction
 
 PLAN = """
 queries = 20
@@ -54,10 +54,10 @@ def test_a_proof_by_bounds_stands_beside_one_by_smoothing(tmp_path):
     home.mkdir(parents=True)
     (home / "tiny.toml").write_text(PLAN)
     (home / "targets.json").write_text("[]")
-    plan = read_plan(home, "tiny")
-    for job in plan.jobs():
-        assert reproduce_job(home, "tiny", job, plan, tmp_path / "work", lambda line: None)
-    page = write_page(home, {"tiny": plan}, make_cells(home, "tiny", plan)).read_text()
+    found = open_reproduction(home, "tiny")
+    for job in found.jobs():
+        assert found.run(job, tmp_path / "work", lambda line: None)
+    page = found.write()[1].read_text()
     table = page.split("## Bounds beside smoothing")[1].split("\n## ")[0]
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]

@@ -9,10 +9,10 @@ import pytest
 from holdfast import train, training
 from holdfast.errors import ConfigError
 from holdfast.presets import PRESETS, in_words, settings
-from holdfast.reproduce import read_plan
 from holdfast.spec import ImageSpec
 from holdfast.training import parse, under
 from holdfast.training.defences import build_defence
+from reproduction import read_plan
 
 ROOT = Path(__file__).parents[2]
 SMALL, LARGE = ImageSpec(1, 28, 28), ImageSpec(3, 224, 224)

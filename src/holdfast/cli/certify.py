@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,14 +101,17 @@ def certify(
 
     ks, fewer = parse_ks(k), [] if marks is None else parse_ks(marks, "--marks")
     sizes = [_size(text) for text in attack or ()]
-    about = subject(
-        model,
-        data,
-        images=images_folder,
-        held_out_images=held_out,
-        split=split,
-        labels=labels,
-        spec=square(image_size, channels),
+    about = cache(
+        partial(
+            subject,
+            model,
+            data,
+            images=images_folder,
+            held_out_images=held_out,
+            split=split,
+            labels=labels,
+            spec=square(image_size, channels),
+        )
     )
     done = api.certify(
         about,
@@ -130,9 +134,9 @@ def certify(
         return
     drawn = f"{queries:,} queries, {candidates:,} candidates"
     if smooth is None:
-        title = f"{about.name}: {drawn}, method {method}{said_of(about.embedder)}"
+        title = f"{about().name}: {drawn}, method {method}{said_of(about().embedder)}"
     else:
-        title = f"{about.name}, smoothed by {smooth}: {drawn}"
+        title = f"{about().name}, smoothed by {smooth}: {drawn}"
     printers: dict[str, Callable[[Any, str], None]] = {
         CERTIFICATION: print_certified,
         CURVE: print_curve,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,7 +104,11 @@ def evaluate(
     from holdfast.evaluation.subject import subject
     from holdfast.spec import square
 
-    about = subject(model, data, images=images, split=split, labels=labels, spec=square(image_size, channels))
+    about = cache(
+        partial(
+            subject, model, data, images=images, split=split, labels=labels, spec=square(image_size, channels)
+        )
+    )
     done = api.evaluate(
         about,
         attacks=attacks,
@@ -128,7 +133,7 @@ def evaluate(
         SUITE: print_attacked,
         ER_RECALL: print_attacked,
     }
-    printers[done.rows.header["config"]["kind"]](done, about, json)
+    printers[done.rows.header["config"]["kind"]](done, about(), json)
 
 
 def print_retrieval(done: Evaluation, about: Subject, json: bool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.cli.output import Json, note, print_json, print_table
+
+LIBRARY = "reproduction"
+"""What makes and reads the rows: it lies beside them in a checkout, and is no part of the package."""
 
 
 def reproduce(
@@ -23,7 +27,9 @@ def reproduce(
     only: Annotated[
         str | None, typer.Option(help="Only runs whose name matches, for example 'mnist-small-tbt-*'.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the reproductions are.")] = Path("reproduce"),
+    folder: Annotated[
+        Path, typer.Option(help="The folder reproduce/ of a checkout; its library is run.")
+    ] = Path("reproduce"),
     work: Annotated[
         Path, typer.Option(help="Where networks are trained; a stopped run goes on there.")
     ] = Path("runs/reproduce"),
@@ -39,17 +45,25 @@ def reproduce(
     from dataclasses import asdict
 
     from holdfast.errors import ConfigError
-    from holdfast.reproduce import open_reproduction
 
     if table is not None and figure is not None:
         raise ConfigError("give --table or --figure, not both")
+    if not (folder / LIBRARY / "__init__.py").is_file():
+        raise ConfigError(
+            f"reproductions come with the source, not with the package: there is no {folder / LIBRARY}; run this in a "
+            "checkout of Holdfast, or name the folder reproduce/ of one",
+            option="folder",
+        )
+    sys.path.insert(0, str(folder.resolve()))
+    from reproduction import open_reproduction
+
     place = table if figure is None else f"figure {figure}"
     home = folder / paper
     if not home.is_dir():
-        known = sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
+        known = sorted(entry.parent.name for entry in folder.glob("*/targets.json"))
         raise ConfigError(
-            f"there is no reproduction '{paper}' in {folder}; known: {', '.join(known) or 'none'} "
-            "(name the checkout's folder with --folder)"
+            f"there is no reproduction '{paper}' in {folder}; known: {', '.join(known) or 'none'}",
+            option="folder",
         )
     found = open_reproduction(home, preset)
     jobs = found.jobs(place, only)

@@ -8,7 +8,7 @@ certify(embedder, smooth="sigma=0.1,n=1000", data="photos/")
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from holdfast.evaluation.run import Evaluation
 from holdfast.evaluation.run import evaluate as retrieve
 from holdfast.evaluation.smoothing import SmoothedCertification, certify_smoothed
 from holdfast.evaluation.spread import Spread, spread_over
-from holdfast.evaluation.subject import Model, Subject, subject
+from holdfast.evaluation.subject import Model, Subject, found
 from holdfast.evaluation.suite import AttackedSuite, attack_suite, chosen_attacks
 from holdfast.evaluation.validity import cross_check
 from holdfast.methods import bound_method
@@ -44,7 +44,7 @@ ER_RECALL = "er-recall"
 
 
 def evaluate(
-    model: Model | Subject,
+    model: Model | Subject | Callable[[], Subject],
     data: Data = None,
     *,
     attacks: str | None = None,
@@ -68,13 +68,14 @@ def evaluate(
     """Measure retrieval on a data set's test part; with `attacks`, what an attacker within `threat` can do to it.
 
     `attacks` is `ers` (all of ERS and ARS), `er-recall`, or some attacks such as `qa+,gtm`. `model` and `data` are
-    those of `evaluate.subject`, or `model` is a subject. Rows go into `out`, by default below the model's folder. A
+    those of `evaluate.subject`, or `model` is a subject, or a function that finds one, called once all else is known to
+    be good. Rows go into `out`, by default below the model's folder. A
     stopped evaluation goes on where it was. `say` gets what it will cost before it starts.
     """
     if attacks is None and threat is not None:
         raise ConfigError("a threat is for attacks: say which, for example ers", option="attacks")
     with spread_over(on, workers) as spread:
-        about = model if isinstance(model, Subject) else subject(model, data, say=say)
+        about = found(model, data, say=say)
         if attacks == ER_RECALL:
             queries, candidates = queries or 1000, candidates or 1000
         drawn = {"queries": queries, "candidates": candidates, "seed": seed}
@@ -97,7 +98,7 @@ def evaluate(
 
 
 def certify(
-    model: Model | Subject,
+    model: Model | Subject | Callable[[], Subject],
     threat: str | Threat | Sequence[str | Threat] = (),
     data: Data = None,
     *,
@@ -139,7 +140,7 @@ def certify(
     if how is not None:
         check_samples(how, max(k), max(k))
     with spread_over(on, workers) as spread:
-        about = model if isinstance(model, Subject) else subject(model, data, say=say)
+        about = found(model, data, say=say)
         drawn = {"queries": queries, "candidates": candidates, "seed": seed}
         measuring = _Measuring(about, out, drawn, spread, say)
         if smooth is None or how is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,17 @@ def subject(
     for line in sets.reading_lines(dataset.read, dataset.skipped):
         say(line)
     return Subject(embedder, dataset.test, home, dataset.name, dataset.split)
+
+
+def found(
+    model: Model | Subject | Callable[[], Subject], data: str | Path | ImageSet | None, say: Say
+) -> Subject:
+    """A subject however it is given: itself, a function that finds it, or a model with data."""
+    if isinstance(model, Subject):
+        return model
+    if isinstance(model, AnyEmbedder | str | Path):
+        return subject(model, data, say=say)
+    return model()
 
 
 def home_of(model: Model) -> Path:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast import data
 from holdfast.evaluation.smoothed_tables import DEPLOYED, radii_of
-from holdfast.reproduce.cells import CHANCE, Cell
-from holdfast.reproduce.plan import Job, Plan
-from holdfast.reproduce.run import rows_folder
-from holdfast.reproduce.smoothed import smoothed_rows
 from holdfast.rows import read_rows
 from holdfast.threat import parse_eps
+from reproduction.cells import CHANCE, Cell
+from reproduction.page import digits
+from reproduction.plan import Job
+
+if TYPE_CHECKING:
+    from reproduction.smoothed import SmoothedSearches
 
 SIZES = (0.1, 0.25, 0.5)
 """ℓ2 sizes of the table."""
 
 
-def side_by_side(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> str:
+def side_by_side(searches: SmoothedSearches, cells: Sequence[Cell]) -> str:
     """A row for each network, method and proof: the first hit without an attack, and what is proved of it.
 
     An ℓ∞ change of eps on d numbers lies in the ℓ2 ball of eps·√d, so a larger ℓ2 radius proves it too.
     """
+    plan = searches.plan
     sizes = list(dict.fromkeys(eps for job in plan.places() for eps in job.eps))
     first = {
         (cell.dataset, cell.model, cell.method, cell.metric, cell.threat, cell.eps): cell
@@ -39,18 +42,18 @@ def side_by_side(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -
         if clean is not None and chance is not None:
             proved = [first.get((*place, job.method, "certified_hit_rate", "query", eps)) for eps in sizes]
             numbers = [chance, clean, *proved]
-            shown = " | ".join("–" if one is None else _share(one.ours) for one in numbers)
+            shown = " | ".join("–" if one is None else digits(one.ours) for one in numbers)
             lines[f"{named} | bounds | {clean.n:,} | {shown}{' | –' * len(SIZES)} |"] = None
         for sigma in plan.methods[job.method].sigmas if job.method in plan.methods else []:
-            path = smoothed_rows(rows_folder(folder, preset, job), sigma)
+            path = searches.file(job, sigma)
             if not path.exists():
                 continue
             rows = read_rows(path)
             right, radius = radii_of(rows, DEPLOYED[rows.header["config"]["noise"]["rule"]], 1)
             reach = [parse_eps(eps) * math.sqrt(_numbers(job)) for eps in sizes]
             shares = [right.mean(), *((radius > r).mean() for r in (*reach, *SIZES))]
-            shown = " | ".join(_share(share) for share in shares)
-            by_chance = _share(None if chance is None else chance.ours)
+            shown = " | ".join(digits(share) for share in shares)
+            by_chance = digits(None if chance is None else chance.ours)
             lines[f"{named} | smoothing, σ = {sigma:g} | {len(right):,} | {by_chance} | {shown} |"] = None
     if not lines:
         return ""
@@ -77,7 +80,3 @@ def _numbers(job: Job) -> int:
     natural = data.natural_spec(data.absolute(wanted["name"]))
     size = wanted.get("image_size")
     return natural.channels * (size or natural.height) * (size or natural.width)
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}".removeprefix("0")

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.files import atomic_write
-from holdfast.reproduce.cells import Cell
-from holdfast.reproduce.neighbours import (
-    EUCLIDEAN,
-    RUN,
-    KPlan,
-    MetricJob,
-    NeighbourReproduction,
-    errors_of,
-)
-from holdfast.reproduce.page import PAGE
+from reproduction.cells import Cell
+from reproduction.experiment import RUN
+from reproduction.metrics import EUCLIDEAN, KPlan, MetricJob, Metrics, errors_of
 
 ARML = "arml"
 
 
-def write_page(found: NeighbourReproduction, cells: list[Cell]) -> Path:
-    """Write the Markdown page beside the cells."""
-    parts = [
-        (found.folder / "about.md").read_text().strip(),
-        f"This page is generated from the rows by `holdfast reproduce {found.folder.name} --preset {found.preset}`; "
-        "`cells.json` has every number of the tables of metrics with a 95 % interval over test points.",
+def sections(found: Metrics, cells: Sequence[Cell]) -> list[str]:
+    """All of the page between its head and what learning cost."""
+    return [
         _sets(found),
         *(_table(found, how) for how in found.plan.certified),
         _networks(found),
         _against(found),
         _gaps(found),
         _runtimes(found, cells),
-        _costs(found),
     ]
-    path = found.folder / PAGE
-    atomic_write(path, "\n\n".join(part for part in parts if part) + "\n")
-    return path
 
 
-def _sets(found: NeighbourReproduction) -> str:
+def _sets(found: Metrics) -> str:
     lines = [
         "## Sets",
         "",
@@ -52,7 +37,7 @@ def _sets(found: NeighbourReproduction) -> str:
     ]
     for name, plan in found.plan.sets.items():
         for method, seed in product(found.plan.methods, found.plan.seeds):
-            file = found.kept(MetricJob(name, method, seed)) / RUN
+            file = found.home.kept(MetricJob(name, method, seed).name) / RUN
             if file.exists():
                 said = json.loads(file.read_text())
                 sizes = " | ".join(f"{said[key]:,}" for key in ("train", "test", "features", "classes"))
@@ -61,7 +46,7 @@ def _sets(found: NeighbourReproduction) -> str:
     return "\n".join(lines)
 
 
-def _table(found: NeighbourReproduction, how: KPlan) -> str:
+def _table(found: Metrics, how: KPlan) -> str:
     shown = [f"where euclidean has {share:.0%}" for share in found.plan.shares]
     lines = [
         f"## {how.table}: K = {how.k}, {'exact' if how.exact else 'by the bound'}",
@@ -88,7 +73,7 @@ def _table(found: NeighbourReproduction, how: KPlan) -> str:
     return "\n".join(lines)
 
 
-def _networks(found: NeighbourReproduction) -> str:
+def _networks(found: Metrics) -> str:
     """Figure i: 1-NN by each metric beside small networks, at the same radii."""
     first = [how for how in found.plan.certified if how.k == 1]
     if not first or not found.plan.networks:
@@ -115,7 +100,7 @@ def _networks(found: NeighbourReproduction) -> str:
     return "\n".join(lines) if len(lines) > 6 else ""
 
 
-def _against(found: NeighbourReproduction) -> str:
+def _against(found: Metrics) -> str:
     """Where ARML is below every other metric, and where it is not."""
     lines = [
         "## ARML against the others",
@@ -146,7 +131,7 @@ def _against(found: NeighbourReproduction) -> str:
     return "\n".join(lines)
 
 
-def _gaps(found: NeighbourReproduction) -> str:
+def _gaps(found: Metrics) -> str:
     """For how many points the exact answer's two ends meet."""
     lines = [
         "## Exact answers",
@@ -167,7 +152,7 @@ def _gaps(found: NeighbourReproduction) -> str:
     return "\n".join(lines)
 
 
-def _runtimes(found: NeighbourReproduction, cells: list[Cell]) -> str:
+def _runtimes(found: Metrics, cells: Sequence[Cell]) -> str:
     """The printed runtimes and ours; machines differ, so each is also said relative to LMNN."""
     timed = {
         one.method: (one.paper, one.ours)
@@ -192,10 +177,11 @@ def _runtimes(found: NeighbourReproduction, cells: list[Cell]) -> str:
     return "\n".join(lines)
 
 
-def _costs(found: NeighbourReproduction) -> str:
+def costs(found: Metrics) -> str:
+    """What learning cost, run by run."""
     lines = ["## Learning", "", "| run | CPU seconds | commit |", "|---|---|---|"]
-    for job in found.jobs():
-        file = found.kept(job) / RUN
+    for job in found.plan.jobs():
+        file = found.home.kept(job.name) / RUN
         if file.exists():
             said = json.loads(file.read_text())
             lines.append(f"| {job.name} | {said['cpu_seconds']:.1f} | {said['commit']} |")

@@ -184,7 +184,7 @@ class MethodPlan(_Settings):
     on: dict[str, _Settings] = {}
 
 
-class Experiment(Table):
+class Comparison(Table):
     """Methods compared on data sets with one network; `tables` gives each eps the number of its table.
 
     `sweep` names settings of the defence (or, as `train.lr`, of another table) with some values each, and trains each
@@ -222,7 +222,7 @@ class Plan(Table):
     smoothing: SmoothPlan | None = None
     datasets: dict[str, DatasetPlan]
     methods: dict[str, MethodPlan]
-    experiments: list[Experiment]
+    experiments: list[Comparison]
 
     def jobs(self, table: str | None = None, only: str | None = None) -> list[Job]:
         """The runs that stand in `table` (all of them if None) whose name matches the pattern `only`.
@@ -297,7 +297,7 @@ class Plan(Table):
 
     def _job(
         self,
-        experiment: Experiment,
+        experiment: Comparison,
         dataset: str,
         method: str,
         seed: int,

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.files import atomic_write
-from holdfast.reproduce.cells import Cell
-from holdfast.reproduce.page import first_hit, runs_table
-from holdfast.reproduce.plan import Experiment, Job, Plan, SuiteAttack, SuitePlan
-from holdfast.reproduce.run import RUN, rows_folder
-from holdfast.reproduce.suites import LOG_ROWS, RETRIEVAL_ROWS, Value, suite_rows, suite_values
 from holdfast.rows import read_header
 from holdfast.training import parse
 from holdfast.training.defences import build_defence
 from holdfast.training.log import read_log
+from reproduction.cells import Cell
+from reproduction.experiment import RUN, Home
+from reproduction.plan import Comparison, Job, Plan, SuiteAttack, SuitePlan
+from reproduction.ranking import first_hit
+from reproduction.suites import LOG_ROWS, RETRIEVAL_ROWS, Value, suite_rows, suite_values
+from reproduction.training import runs_table
 
 _NAMED = ("name", "attack_steps", "step", "start", "eps_ramp", "steps_ramp", "eps")
 """Settings of the defence that have columns of their own, or follow from those that have."""
@@ -48,22 +49,22 @@ class Outcome:
         return next(iter(self.values.values()))["ARS"][0] / (self.seconds / 60)
 
 
-def write_choice(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> Path:
+def write_choice(home: Home, plan: Plan, cells: Sequence[Cell]) -> Path:
     """Write the page of the plan, `PRESET.md`, from the rows there are."""
     parts = [
         first_hit(cells, plan),
-        *([] if plan.suite is None else _resisted(folder, preset, plan, plan.suite)),
+        *([] if plan.suite is None else _resisted(home, plan, plan.suite)),
     ]
     found = [part for part in parts if part]
-    found = [*found, runs_table(folder, preset, plan)] if found else ["There are no rows yet."]
-    path = folder / f"{preset}.md"
-    atomic_write(path, "\n\n".join([_head(folder, preset), *found]) + "\n")
+    found = [*found, runs_table(home, plan)] if found else ["There are no rows yet."]
+    path = home.folder / f"{home.preset}.md"
+    atomic_write(path, "\n\n".join([_head(home.folder, home.preset), *found]) + "\n")
     return path
 
 
-def _resisted(folder: Path, preset: str, plan: Plan, suite: SuitePlan) -> list[str]:
+def _resisted(home: Home, plan: Plan, suite: SuitePlan) -> list[str]:
     """A table for each comparison under attack."""
-    by_table: dict[str, list[Experiment]] = {}
+    by_table: dict[str, list[Comparison]] = {}
     for experiment in plan.experiments:
         for table in experiment.tables.values():
             by_table.setdefault(table, []).append(experiment)
@@ -72,7 +73,7 @@ def _resisted(folder: Path, preset: str, plan: Plan, suite: SuitePlan) -> list[s
         found = [
             outcome
             for job in plan.jobs(table)
-            if (outcome := outcome_of(rows_folder(folder, preset, job), job, suite.attacks)) is not None
+            if (outcome := outcome_of(home.kept(job.name), job, suite.attacks)) is not None
         ]
         about = next((experiment.about for experiment in experiments if experiment.about), "")
         if found:

@@ -1,4 +1,4 @@
-"""A reproduction of metrics on feature vectors: sets × methods, certified and attacked errors at every radius.
+"""Metrics on feature vectors: sets × methods, certified and attacked errors at every radius.
 
 Its plan names sets of features, methods that learn a metric on them, and for which K the test points are certified.
 A run is one method on one set with one seed; its rows are kept for each K, with a record of what it cost.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -29,12 +29,13 @@ from holdfast.neighbours import METHODS, learn
 from holdfast.neighbours.certification import attacked_radii, certify_metric, contradictions, within
 from holdfast.neighbours.features import Features, image_features, load_features
 from holdfast.neighbours.networks import certify_perceptron
+from holdfast.progress import Say
 from holdfast.provenance import commit, versions
-from holdfast.reproduce.cells import CELLS, Cell, cell, read_targets, write_cells
-from holdfast.reproduce.plan import Table
 from holdfast.rows import ROWS, Rows, config_hash, read_rows
+from reproduction.cells import Cell, Key, Number
+from reproduction.experiment import RUN, Experiment, Home
+from reproduction.plan import Table
 
-RUN = "run.json"
 NETWORK = "network.csv.gz"
 EUCLIDEAN = "euclidean"
 TIMED = "timed-"
@@ -100,6 +101,24 @@ class NeighbourPlan(Table):
     networks: dict[str, NetworkPlan] = Field(default_factory=dict)
     timed: TimedPlan | None = None
 
+    @property
+    def learners(self) -> dict[str, MetricPlan]:
+        """How each metric is learned, those that are only timed included."""
+        timed = {} if self.timed is None else self.timed.methods
+        return {**self.methods, **{TIMED + name: how for name, how in timed.items()}}
+
+    def jobs(self, table: str | None = None, only: str | None = None) -> list[MetricJob]:
+        """The runs whose name matches; every table needs all of them."""
+        if table is not None and table not in {how.table for how in self.certified}:
+            return []
+        every = list(product(self.sets, self.methods, self.seeds))
+        for name, network in self.networks.items():
+            every += product(network.sets, [name], self.seeds)
+        if self.timed is not None:
+            every += product([self.timed.set], [TIMED + name for name in self.timed.methods], self.seeds)
+        jobs = [MetricJob(*each) for each in every]
+        return [job for job in jobs if only is None or fnmatch(job.name, only)]
+
 
 @dataclass(frozen=True)
 class MetricJob:
@@ -114,54 +133,44 @@ class MetricJob:
         return f"{self.dataset}-{self.method}-s{self.seed}"
 
 
-class NeighbourReproduction:
-    """A folder below reproduce/ whose plan is about metrics."""
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """The features of a run's set, and the folder in which metrics and networks are learned."""
 
-    def __init__(self, folder: Path, preset: str, plan: NeighbourPlan) -> None:
-        self.folder, self.preset, self.plan = folder, preset, plan
-        self.learners = dict(plan.methods)
-        """How each metric is learned, those that are only timed included."""
-        if plan.timed is not None:
-            self.learners |= {TIMED + name: how for name, how in plan.timed.methods.items()}
-        for name, how in self.learners.items():
+    features: Features
+    work: Path
+
+
+class Metrics(Experiment[NeighbourPlan, MetricJob, Vectors]):
+    """A metric or a network on features, certified and attacked for each K; the learners that are only timed."""
+
+    name = "run"
+
+    def __init__(self, home: Home, plan: NeighbourPlan) -> None:
+        super().__init__(home, plan)
+        for name, how in plan.learners.items():
             if how.method not in METHODS:
                 raise ConfigError(f"{name} names an unknown method '{how.method}'")
 
-    def jobs(self, table: str | None = None, only: str | None = None) -> list[MetricJob]:
-        """The runs whose name matches; every table needs all of them."""
-        if table is not None and table not in {how.table for how in self.plan.certified}:
-            return []
-        every = list(product(self.plan.sets, self.plan.methods, self.plan.seeds))
-        for name, network in self.plan.networks.items():
-            every += product(network.sets, [name], self.plan.seeds)
-        if self.plan.timed is not None:
-            timed = [TIMED + name for name in self.plan.timed.methods]
-            every += product([self.plan.timed.set], timed, self.plan.seeds)
-        jobs = [MetricJob(*each) for each in every]
-        return [job for job in jobs if only is None or fnmatch(job.name, only)]
+    def planned(self, job: MetricJob) -> dict[Path, str]:
+        return {self.home.kept(job.name) / RUN: self._hash(job)}
 
-    def missing(self, job: MetricJob) -> list[str]:
-        """What of a run has no rows; rows of other settings are an error."""
-        kept = self.kept(job)
-        if not (kept / RUN).exists():
-            return ["run"]
-        if json.loads((kept / RUN).read_text())["hash"] != self._hash(job):
-            raise ConfigError(f"{kept / RUN} is of other settings than the plan's; remove it to run it anew")
-        return []
+    def settings(self, file: Path) -> str:
+        return str(json.loads(file.read_text())["hash"])
 
-    def run(self, job: MetricJob, work: Path, say: Callable[[str], None]) -> bool:
+    def run(self, job: MetricJob, made: Vectors, files: Sequence[Path], say: Say) -> None:
         """Learn the metric or the network, certify the test points, keep the rows."""
-        found = features_of(self.plan.sets[job.dataset])
-        # Of other settings or vectors nothing is gone on with.
+        (file,) = files
+        found = made.features
+        # Never resumes from other settings or vectors.
         made_with = config_hash({"job": self._hash(job), "digest": found.digest})
-        out, kept = work / self.preset / f"{job.name}-{made_with[:12]}", self.kept(job)
-        for folder in (out, kept):
-            folder.mkdir(parents=True, exist_ok=True)
+        out = made.work / f"{job.name}-{made_with[:12]}"
+        out.mkdir(parents=True, exist_ok=True)
         if job.method in self.plan.networks:
             say(f"{job.name}: training and certifying a network")
-            cost = self._network(job, found, out, kept)
+            cost = self._network(job, found, out, file.parent)
         else:
-            cost = self._metric(job, found, out, kept, say)
+            cost = self._metric(job, found, out, file.parent, say)
         record = {
             "hash": self._hash(job),
             "train": len(found.train),
@@ -174,17 +183,14 @@ class NeighbourReproduction:
             "commit": commit(),
         }
         # Last, because a folder with this file is a finished run.
-        atomic_write(kept / RUN, json.dumps(record, indent=2) + "\n")
-        return True
+        atomic_write(file, json.dumps(record, indent=2) + "\n")
 
-    def _metric(
-        self, job: MetricJob, found: Features, out: Path, kept: Path, say: Callable[[str], None]
-    ) -> float:
+    def _metric(self, job: MetricJob, found: Features, out: Path, kept: Path, say: Say) -> float:
         """Learn a metric, certify by it for each K, keep the rows; the seconds that learning took."""
         file, cost = out / "metric", out / "cost.json"
         if not cost.exists():
             say(f"{job.name}: learning from {len(found.train):,} vectors of {found.train.shape[1]} features")
-            method, options = self.learners[job.method].method, self._options(job)
+            method, options = self.plan.learners[job.method].method, self._options(job)
             begun, scale = time.process_time(), self.plan.sets[job.dataset].images is None
             made = learn(found.train, found.train_labels, method, seed=job.seed, scale=scale, **options)
             made.save(file)
@@ -216,13 +222,12 @@ class NeighbourReproduction:
 
     def network_rows(self, dataset: str, name: str) -> list[Rows]:
         """The rows of a network for every seed that is done."""
-        kept = [self.kept(MetricJob(dataset, name, seed)) for seed in self.plan.seeds]
+        kept = [self.home.kept(MetricJob(dataset, name, seed).name) for seed in self.plan.seeds]
         return [read_rows(one / NETWORK) for one in kept if (one / RUN).exists()]
 
-    def cells(self) -> list[Cell]:
-        """The certified and attacked error of every run at every radius, and the printed numbers."""
-        printed = read_targets(self.folder)
-        made: dict[tuple[Any, ...], Cell] = {}
+    def numbers(self, printed: dict[Key, float]) -> dict[Key, Number]:
+        """The certified and attacked error of every method at every radius, and the seconds that a table prints."""
+        made: dict[Key, Number] = {}
         for how, dataset in product(self.plan.certified, self.plan.sets):
             radii = self.radii(dataset, how)
             for method in self.plan.methods:
@@ -231,38 +236,31 @@ class NeighbourReproduction:
                     name = "0" if share == 0 else f"{share:g} of euclidean"
                     place = (how.table, dataset, "1-NN" if how.k == 1 else f"{how.k}-NN", method, "l2", name)
                     for metric, value in errors_of(runs, radius).items():
-                        key = (*place, how.k, f"{metric} robust error")
-                        made[key] = cell(key, printed.get(key), *value, len(runs), self.preset)
-        for key, paper in printed.items():
-            if key not in made:
-                ours = self.seconds(key[3]) if key[7] == "seconds" else None
-                made[key] = cell(key, paper, ours, None, None, 0, 0 if ours is None else 1, self.preset)
-        return sorted(made.values(), key=lambda one: (*one.key[:6], one.metric, one.k))
+                        made[(*place, how.k, f"{metric} robust error")] = Number(*value, len(runs))
+        for key in printed:
+            if key[7] == "seconds" and (ours := self.seconds(key[3])) is not None:
+                made[key] = Number(ours, seeds=1)
+        return made
 
-    def write(self) -> tuple[list[Cell], Path]:
-        """The cells, written, and where the page beside them is."""
-        from holdfast.reproduce.neighbour_page import write_page
+    def opening(self, cells: Sequence[Cell]) -> list[str]:
+        from reproduction.metrics_page import sections
 
-        cells = self.cells()
-        write_cells(self.folder / CELLS, cells)
-        return cells, write_page(self, cells)
-
-    def kept(self, job: MetricJob) -> Path:
-        """Where the rows of a run are kept."""
-        return self.folder / "rows" / self.preset / job.name
+        return sections(self, cells)
 
     def _options(self, job: MetricJob) -> dict[str, Any]:
         """What a run is made with, besides its seed."""
         if job.method in self.plan.networks:
             return self.plan.networks[job.method].model_dump(exclude={"sets"})
-        how = self.learners[job.method]
+        how = self.plan.learners[job.method]
         return {**how.options, **how.on.get(job.dataset, {})}
 
     def _hash(self, job: MetricJob) -> str:
         return config_hash(
             {
                 "set": self.plan.sets[job.dataset].model_dump(exclude={"about"}),
-                "method": "network" if job.method in self.plan.networks else self.learners[job.method].method,
+                "method": "network"
+                if job.method in self.plan.networks
+                else self.plan.learners[job.method].method,
                 "options": self._options(job),
                 "seed": job.seed,
                 "points": self.plan.points,
@@ -275,7 +273,7 @@ class NeighbourReproduction:
 
     def rows(self, dataset: str, method: str, how: KPlan) -> list[Rows]:
         """The rows of every seed that is done."""
-        kept = [self.kept(MetricJob(dataset, method, seed)) for seed in self.plan.seeds]
+        kept = [self.home.kept(MetricJob(dataset, method, seed).name) for seed in self.plan.seeds]
         return [read_rows(one / f"k{how.k}.csv.gz") for one in kept if (one / RUN).exists()]
 
     def radii(self, dataset: str, how: KPlan) -> dict[float, float]:
@@ -291,7 +289,7 @@ class NeighbourReproduction:
         if self.plan.timed is None:
             return None
         jobs = [MetricJob(self.plan.timed.set, TIMED + method, seed) for seed in self.plan.seeds]
-        files = [self.kept(job) / RUN for job in jobs]
+        files = [self.home.kept(job.name) / RUN for job in jobs]
         costs = [json.loads(file.read_text())["cpu_seconds"] for file in files if file.exists()]
         return float(np.mean(costs)) if costs else None
 
