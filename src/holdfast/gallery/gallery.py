@@ -36,6 +36,7 @@ from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Hits, Item
 if TYPE_CHECKING:
     from holdfast.gallery.stores.sqlite.cache import Written
     from holdfast.gallery.stores.sqlite.rewriting import Rewriting
+    from holdfast.models import AnyEmbedder
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class Gallery:
     `create` and `open`, or over any `VectorStore`. `embedder` is the model that made the vectors, where it is known.
     """
 
-    def __init__(self, store: VectorStore, embedder: Any = None) -> None:
+    def __init__(self, store: VectorStore, embedder: AnyEmbedder | None = None) -> None:
         self.embedder = embedder
         self._store = store
         self._here = _Here()
