@@ -327,6 +327,12 @@ def test_a_local_store_names_slots_without_a_gap(gallery):
         assert sorted(item.id for item in found.values()) == [names(5)[n] for n in (0, 3, 4)]
 
 
+def test_galleries_in_memory_without_a_name_are_apart():
+    one, other = (create_gallery("memory:", dim=DIM, embedder=EMBEDDER) for _ in range(2))
+    one.add(names(2), random(2))
+    assert (len(one), len(other), gallery_exists("memory:")) == (2, 0, False)
+
+
 def test_an_address_of_an_unknown_store_lists_those_that_are_known():
     with pytest.raises(GalleryError, match=r"unknown store 'qdrent'.*known: .*milvus.*sqlite"):
         open_gallery("qdrent://127.0.0.1/shop")
