@@ -56,6 +56,7 @@ from holdfast.threat import Threat
 
 sys.path.append(str(Path(__file__).parents[1] / "extending"))  # where the toy store is
 
+KNOWN = tuple(STORES)
 EPS = 0.1
 THREATS = ("query:linf:0.1", "candidates:linf:0.1", "candidates:linf:0.1:m=1", "both:linf:0.1")
 OTHER = EmbedderInfo("b" * 64, {}, None)
@@ -103,7 +104,7 @@ class Engine:
             opened.close()
 
 
-@pytest.fixture(params=[*STORES, "toy"], scope="module")
+@pytest.fixture(params=[*KNOWN, "toy"], scope="module")
 def engine(request, tmp_path_factory):
     place = request.getfixturevalue("milvus_server") if request.param == "milvus" else None
     with pytest.MonkeyPatch.context() as patch:
@@ -325,6 +326,13 @@ def test_a_local_store_names_slots_without_a_gap(gallery):
             assert slots.tolist() == [0, 1, 2]
         found = gallery._store.items(slots.tolist())
         assert sorted(item.id for item in found.values()) == [names(5)[n] for n in (0, 3, 4)]
+
+
+def test_every_store_has_a_line_in_the_docs():
+    lines = (Path(__file__).parents[2] / "docs" / "gallery.md").read_text().splitlines()
+    for scheme in KNOWN:
+        address = "| a path |" if scheme == "sqlite" else f"| `{scheme}:"
+        assert any(address in line for line in lines), scheme
 
 
 def test_galleries_in_memory_without_a_name_are_apart():
