@@ -242,7 +242,7 @@ def main() -> int:
                     f"ratio {ratio:.2f}"
                 )
                 value = max(value, ratio) if share == 0.01 else value
-    against = "gallery.search in the same run, where at most 1 % of the candidates survive"
+    against = "gallery.nearest in the same run, where at most 1 % of the candidates survive"
     return 0 if report("certified_search", value, 2.0, "lower", against) else 1
 
 

@@ -1,4 +1,4 @@
-"""`gallery.search` over 100,000 × 128 against a bare FAISS flat search: one query, and a batch of 64."""
+"""`gallery.nearest` over 100,000 × 128 against a bare FAISS flat search: one query, and a batch of 64."""
 
 from __future__ import annotations
 

@@ -105,9 +105,7 @@ def open(
     `model` is needed where the gallery does not say where its model is, or where that is a Python file, which opening
     a gallery never runs. Any other model is refused. With `readonly=False` it can be written to.
     """
-    gallery, embedder = open_with_embedder(location, model, readonly=readonly)
-    gallery.embedder = embedder
-    return gallery
+    return open_with_embedder(location, model, readonly=readonly)[0]
 
 
 def attack(

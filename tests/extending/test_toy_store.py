@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Boxes, EmbedderInfo, GalleryInfo, Item, boxes, create_gallery, open_gallery
+from holdfast.gallery import Boxes, EmbedderInfo, GalleryInfo, Item, create_gallery, open_gallery
 from holdfast.gallery.kept import Kept, KeptHit
 from holdfast.gallery.stores import STORES
 from holdfast.gallery.stores.base import (
@@ -29,7 +29,7 @@ from holdfast.gallery.stores.base import (
     NotPromisedError,
     Promises,
     VectorStore,
-    pieces,
+    box_columns,
 )
 
 
@@ -132,18 +132,8 @@ class ToyStore(VectorStore):
         )
 
     def extend(self, eps, make):
-        made = defaultdict(list)
-        for part in (boxes.CENTRE, boxes.RADIUS, boxes.REACH):
-            made[boxes.kind(part, eps)] = [
-                np.empty((0, 1 if part == boxes.REACH else self.info().dim), np.float32)
-            ]
-        for _, items, vectors in pieces(self):
-            for kind, rows in boxes.rows({eps: make(items, vectors)}, vectors).items():
-                made[kind].append(rows)
         sizes = tuple(sorted({*self.info().boxes, eps}))
-        self._change(
-            {**self._state, **{kind: np.concatenate(parts) for kind, parts in made.items()}}, boxes=sizes
-        )
+        self._change({**self._state, **box_columns(self, eps, make)}, boxes=sizes)
 
     def keep(self, new):
         names = {one.named for one in new}

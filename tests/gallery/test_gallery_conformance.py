@@ -28,10 +28,12 @@ from holdfast.gallery import (
     Boxes,
     EmbedderInfo,
     Gallery,
+    SQLiteStore,
     TooManyError,
     create_gallery,
     discard_gallery,
     gallery_exists,
+    open_file,
     open_gallery,
     reading,
     verify_gallery,
@@ -44,7 +46,7 @@ from holdfast.gallery.recheck import recheck
 from holdfast.gallery.rules import VoteQuestion
 from holdfast.gallery.smoothed import smoothed, smoothed_info
 from holdfast.gallery.stores import STORES, store_at
-from holdfast.gallery.stores.base import ChangedError
+from holdfast.gallery.stores.base import ChangedError, NotPromisedError
 from holdfast.gallery.stores.milvus import documents, link, rows
 from holdfast.gallery.stores.milvus import store as milvus_store
 from holdfast.gallery.stores.milvus.certificates import encode_certificate
@@ -55,6 +57,7 @@ from holdfast.threat import Threat
 
 sys.path.append(str(Path(__file__).parents[1] / "extending"))  # where the toy store is
 
+KNOWN = tuple(STORES)
 EPS = 0.1
 THREATS = ("query:linf:0.1", "candidates:linf:0.1", "candidates:linf:0.1:m=1", "both:linf:0.1")
 OTHER = EmbedderInfo("b" * 64, {}, None)
@@ -102,7 +105,7 @@ class Engine:
             opened.close()
 
 
-@pytest.fixture(params=[*STORES, "toy"], scope="module")
+@pytest.fixture(params=[*KNOWN, "toy"], scope="module")
 def engine(request, tmp_path_factory):
     place = request.getfixturevalue("milvus_server") if request.param == "milvus" else None
     with pytest.MonkeyPatch.context() as patch:
@@ -262,6 +265,87 @@ def test_what_does_not_fit_is_refused(engine, gallery):
         pytest.raises(GalleryError, match="for reading only"),
     ):
         readonly.remove(["a"])
+
+
+def test_what_a_store_does_not_promise_is_refused_in_its_name(engine, gallery, tmp_path):
+    promises = gallery.promises
+    assert promises == engine.promises
+    asked = (
+        lambda: open_file(gallery.path).close(),
+        lambda: gallery.copy_to(tmp_path / "copy"),
+        lambda: gallery.put_over(tmp_path / "nowhere"),
+        gallery.write_cache,
+        lambda: gallery.rewriting().__enter__().pieces(),
+    )
+    if promises.files:
+        assert gallery.copy_to(tmp_path / "copy").count == len(gallery)
+        return
+    for ask in asked:
+        with pytest.raises(NotPromisedError, match=f"is in {promises.name}, which keeps its own files"):
+            ask()
+    assert gallery.refresh_cache() is None
+    assert not promises.float16, "no store keeps half precision yet"
+
+
+def test_a_snapshot_holds_still_or_says_that_it_could_not(engine, gallery):
+    ids, vectors = names(3), random(3)
+    gallery.add(ids[:2], vectors[:2])
+
+    def asked():
+        with gallery.snapshot():
+            before = told(gallery.nearest(vectors[0], 9)[0])
+            with engine.again(gallery) as other:
+                writing = threading.Thread(target=other.add, args=(ids[2:], vectors[2:]))
+                writing.start()
+                writing.join()
+            return before, told(gallery.nearest(vectors[0], 9)[0])
+
+    if gallery.promises.steady:
+        before, after = asked()
+        assert before == after
+    else:
+        with pytest.raises(ChangedError, match="ask again"):
+            asked()
+    assert len(gallery.nearest(vectors[0], 9)[0]) == 3
+
+
+def test_a_closed_gallery_is_gone(engine, gallery):
+    with engine.again(gallery) as again:
+        pass
+    with pytest.raises(GalleryError, match="closed"):
+        again.nearest(random(1), 1)
+
+
+def test_a_local_store_names_slots_without_a_gap(gallery):
+    gallery.add(names(5), random(5))
+    gallery.remove(names(5)[1:3])
+    with gallery.snapshot():
+        slots = gallery._store.slots()
+        assert len(slots) == 3
+        assert (np.diff(slots) > 0).all()
+        if gallery.promises.local:
+            assert slots.tolist() == [0, 1, 2]
+        found = gallery._store.items(slots.tolist())
+        assert sorted(item.id for item in found.values()) == [names(5)[n] for n in (0, 3, 4)]
+
+
+def test_every_store_has_a_line_in_the_docs():
+    lines = (Path(__file__).parents[2] / "docs" / "gallery.md").read_text().splitlines()
+    for scheme in KNOWN:
+        address = "| a path |" if scheme == "sqlite" else f"| `{scheme}:"
+        assert any(address in line for line in lines), scheme
+
+
+def test_galleries_in_memory_without_a_name_are_apart():
+    one, other = (create_gallery("memory:", dim=DIM, embedder=EMBEDDER) for _ in range(2))
+    one.add(names(2), random(2))
+    assert (len(one), len(other), gallery_exists("memory:")) == (2, 0, False)
+
+
+def test_an_address_of_an_unknown_store_lists_those_that_are_known():
+    with pytest.raises(GalleryError, match=r"unknown store 'qdrent'.*known: .*milvus.*sqlite"):
+        open_gallery("qdrent://127.0.0.1/shop")
+    assert store_at("c:photos")[0] is SQLiteStore, "a file may have a colon in its name"
 
 
 def candidates(seed, count, d, unbounded):

@@ -144,7 +144,7 @@ def test_who_no_longer_waits_is_not_searched_for():
 
 
 def test_too_many_at_once_are_told_to_come_back(shop, tmp_path, monkeypatch):
-    hold, real = threading.Event(), Gallery.search
+    hold, real = threading.Event(), Gallery.nearest
 
     def slow(self, *args, **options):
         hold.wait(20)

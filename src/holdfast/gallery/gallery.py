@@ -48,6 +48,9 @@ TRIES = 5
 """How often a read is done again because another process changed the gallery meanwhile."""
 
 
+RESTORE = "restore it from a copy or index the images again"
+
+
 class _Here(threading.local):
     """What the current thread reads."""
 
@@ -224,7 +227,7 @@ class Gallery:
                 yield
             return
         try:
-            with self._complete("restore it from a copy or index the images again"), self._store.snapshot():
+            with self._complete(RESTORE), self._store.snapshot():
                 here.view = self._view()
                 yield
                 if isinstance(here.view, Proposed) and here.view.complete:
@@ -279,16 +282,19 @@ class Gallery:
         """All ids in order; one that is added or removed meanwhile may or may not appear."""
         last, seen, states = "", 0, set()
         while True:
-            with self.snapshot():
-                info = self.info
-                page = [item.id for item in self._store.listing(last)]
-                states.add(info.generation)
-                if not page and len(states) == 1 and seen != info.count:
+            info, page = self._page(last)
+            states.add(info.generation)
+            if not page and len(states) == 1 and seen != info.count:
+                with self._complete(RESTORE):
                     raise LostError(f"{seen} ids are found where {info.count} are counted")
             yield from page
             seen, last = seen + len(page), page[-1] if page else last
             if not page or (len(states) == 1 and seen == info.count):
                 return
+
+    def _page(self, after: str) -> tuple[GalleryInfo, list[str]]:
+        """Some ids behind `after`, in order, and what the gallery says of itself in the same state."""
+        return self._answer(lambda view: (self.info, [item.id for item in view.store.listing(after)]))
 
     def catalogue(self) -> dict[str, Item]:
         """Every item by its id, in order."""

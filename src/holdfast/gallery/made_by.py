@@ -30,7 +30,7 @@ def open_with_embedder(
 
 
 def embedder_of(gallery: Gallery, model: Model = None) -> AnyEmbedder:
-    """The embedder that made a gallery, found where it was or at `model`; any other is refused."""
+    """The embedder that made a gallery, which then has it; found where it was or at `model`, any other is refused."""
     path, info = gallery.path, gallery.info.embedder
     hint = info.location
     if model is None and hint is None:
@@ -50,6 +50,7 @@ def embedder_of(gallery: Gallery, model: Model = None) -> AnyEmbedder:
     embedder, how = as_stored(embedder, info), stored_smoothing(info)
     embedder = embedder if how is None else smoothed(embedder, how)
     gallery.check_embedder(embedder_info(embedder))
+    gallery.embedder = embedder
     return embedder
 
 

@@ -282,6 +282,17 @@ def pieces(store: VectorStore, size: int = PIECE) -> Iterator[tuple[Slots, list[
         yield part, [found[slot] for slot in part.tolist()], store.column(VECTOR, part)
 
 
+def box_columns(
+    store: VectorStore, eps: float, make: Callable[[list[Item], Floats], Boxes]
+) -> dict[str, Floats]:
+    """The columns that `extend` adds, made in memory: a row for each candidate."""
+    dim = store.info().dim
+    empty = Boxes(*np.empty((2, 0, dim), np.float32))
+    parts = [boxes.rows({eps: empty}, empty.centre)]
+    parts += [boxes.rows({eps: make(items, vectors)}, vectors) for _, items, vectors in pieces(store)]
+    return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
+
+
 def problems(store: VectorStore) -> Iterator[str]:
     """What is wrong with a gallery, as far as its own reads tell; inside a snapshot.
 

@@ -13,12 +13,14 @@ from typing import ClassVar, Self
 import numpy as np
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import boxes as box_columns
 from holdfast.gallery.boxes import Boxes
 from holdfast.gallery.exact import Floats, Slots
 from holdfast.gallery.kept import Kept
-from holdfast.gallery.stores.base import VECTOR, WAIT, GoneError, Promises, Rows, VectorStore, pieces
+from holdfast.gallery.stores.base import VECTOR, WAIT, GoneError, Promises, Rows, VectorStore, box_columns
 from holdfast.gallery.values import EmbedderInfo, GalleryInfo, Item
+
+NAMELESS = "memory:"
+"""The address of a gallery that nobody else can open, and that is gone when it is let go of."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class _Here(threading.local):
 class MemoryStore(VectorStore):
     """Candidates in memory, under the address memory:NAME, until the process ends or the gallery is discarded.
 
+    Without a name, as `memory:`, each `create` makes a gallery of its own.
+
     A state is replaced, never changed: snapshots hold still, and a write that fails leaves nothing.
     """
 
@@ -85,8 +89,10 @@ class MemoryStore(VectorStore):
         if path in cls._all and not overwrite:
             raise GalleryError(f"{path} exists already; choose another name, or say that it is overwritten")
         info = GalleryInfo(path, uuid.uuid4().hex, dim, 0, embedder, "", 0)
-        cls._all[path] = _Content(_State(info, (), {VECTOR: np.empty((0, dim), np.float32)}))
-        return cls(path, cls._all[path])
+        content = _Content(_State(info, (), {VECTOR: np.empty((0, dim), np.float32)}))
+        if path != NAMELESS:
+            cls._all[path] = content
+        return cls(path, content)
 
     @classmethod
     def open(cls, location: str | Path, *, readonly: bool = False, wait: float = WAIT) -> Self:
@@ -108,10 +114,16 @@ class MemoryStore(VectorStore):
         self._content = None
 
     @property
-    def _state(self) -> _State:
-        if self._content is None or self._all.get(str(self.path)) is not self._content:
+    def _open(self) -> _Content:
+        content = self._content
+        if content is None or (self.path != NAMELESS and self._all.get(str(self.path)) is not content):
             raise GoneError(f"{self.path} was closed, replaced or deleted; open it again")
-        return self._here.new or self._here.read or self._content.state
+        return content
+
+    @property
+    def _state(self) -> _State:
+        newest = self._open.state
+        return self._here.new or self._here.read or newest
 
     def info(self) -> GalleryInfo:
         return self._state.info
@@ -152,13 +164,12 @@ class MemoryStore(VectorStore):
             raise GalleryError(f"{self.path} is open for reading only; open it without readonly to change it")
         if self._here.read is not None:
             raise GalleryError(f"{self.path} cannot be changed inside a snapshot; leave the snapshot first")
-        self._state  # noqa: B018 (refuses a closed gallery)
-        assert self._content is not None
-        with self._content.writing:
-            self._here.new = self._state
+        content = self._open
+        with content.writing:
+            self._here.new = content.state
             try:
                 yield
-                self._content.state = self._here.new
+                content.state = self._here.new
             finally:
                 self._here.new = None
 
@@ -183,16 +194,8 @@ class MemoryStore(VectorStore):
         self._here.new = self._state.moved_on(items, columns)
 
     def extend(self, eps: float, make: Callable[[list[Item], Floats], Boxes]) -> None:
-        state, dim = self._state, self._state.info.dim
-        made: dict[str, list[Floats]] = {
-            box_columns.kind(part, eps): [np.empty((0, 1 if part == box_columns.REACH else dim), np.float32)]
-            for part in (box_columns.CENTRE, box_columns.RADIUS, box_columns.REACH)
-        }
-        for _, items, vectors in pieces(self):
-            for kind, part in box_columns.rows({eps: make(items, vectors)}, vectors).items():
-                made[kind].append(part)
-        columns = {**state.columns, **{kind: np.concatenate(parts) for kind, parts in made.items()}}
-        new = state.moved_on(state.items, columns)
+        state = self._state
+        new = state.moved_on(state.items, {**state.columns, **box_columns(self, eps, make)})
         self._here.new = replace(new, info=replace(new.info, boxes=tuple(sorted({*state.info.boxes, eps}))))
 
     def keep(self, new: Sequence[Kept]) -> None:

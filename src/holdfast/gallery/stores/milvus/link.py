@@ -20,6 +20,7 @@ import numpy as np
 
 from holdfast.errors import GalleryError, MissingExtraError
 from holdfast.gallery.exact import Doubles, Floats, Slots
+from holdfast.gallery.stores.base import GoneError
 from holdfast.gallery.stores.milvus.address import Address, Index
 
 CONNECT, CALL, LOAD = 5.0, 120.0, 120.0
@@ -216,7 +217,7 @@ class Link:
     @contextmanager
     def _said(self) -> Iterator[None]:
         if self._client is None:
-            raise GalleryError(f"the gallery {self.address} is closed; open it again")
+            raise GoneError(f"the gallery {self.address} is closed; open it again")
         with _told(self.address):
             yield
 
