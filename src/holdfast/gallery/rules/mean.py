@@ -17,8 +17,7 @@ from holdfast.certify.smoothing.confidence import mean_below
 from holdfast.certify.smoothing.radius import half_space_radius
 from holdfast.errors import ConfigError
 from holdfast.gallery.exact import Floats, Slots
-from holdfast.gallery.interface import AnyGallery
-from holdfast.gallery.rules.base import Array, Question
+from holdfast.gallery.rules.base import Array, Candidates, Question
 from holdfast.gallery.values import Hits
 
 NEAR = 2048
@@ -36,7 +35,7 @@ _ROWS = 2**16
 class MeanQuestion(Question):
     """A shortlist against all others, and the nearest's class against others."""
 
-    def __init__(self, gallery: AnyGallery, first: Array, k: int, how: Smoothing, bound: float) -> None:
+    def __init__(self, gallery: Candidates, first: Array, k: int, how: Smoothing, bound: float) -> None:
         super().__init__(gallery, first.shape[1], k, how)
         self.bound = bound
         centre = first.mean(0)
@@ -63,7 +62,7 @@ class MeanQuestion(Question):
         self._rivals[self.listed * len(near) :] = 0
 
     @classmethod
-    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, part: float) -> None:
+    def check(cls, gallery: Candidates, how: Smoothing, k: int, part: float) -> None:
         if min(2 * k, len(gallery)) > MOST_LISTED:
             raise ConfigError(f"k is at most {MOST_LISTED // 2} in a smoothed gallery of this size, not {k}")
         check_samples(how, k * (2 * k + 1) / part, k)

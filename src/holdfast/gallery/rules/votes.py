@@ -25,9 +25,8 @@ from holdfast.certify.smoothing.confidence import share_below
 from holdfast.certify.smoothing.radius import vote_radius
 from holdfast.errors import GalleryError
 from holdfast.gallery.exact import Doubles, Found, Slots
-from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.ranking import Ranked, hits, rank
-from holdfast.gallery.rules.base import Array, Question
+from holdfast.gallery.rules.base import Array, Candidates, Question
 from holdfast.gallery.values import Hits
 
 MAJORITY = 0.5
@@ -39,7 +38,7 @@ AT_ONCE = 512
 class VoteQuestion(Question):
     """Whether each of the shortlist has enough votes, and the class of the nearest the majority."""
 
-    def __init__(self, gallery: AnyGallery, first: Array, k: int, how: Smoothing, bound: float) -> None:
+    def __init__(self, gallery: Candidates, first: Array, k: int, how: Smoothing, bound: float) -> None:
         super().__init__(gallery, first.shape[1], k, how)
         size = len(gallery)
         # A list of all candidates is the same whatever the votes.
@@ -54,7 +53,7 @@ class VoteQuestion(Question):
         self._waiting: list[Array] = []
 
     @classmethod
-    def check(cls, gallery: AnyGallery, how: Smoothing, k: int, part: float) -> None:
+    def check(cls, gallery: Candidates, how: Smoothing, k: int, part: float) -> None:
         if (index := gallery.info.index) != "FLAT":
             raise GalleryError(
                 f"votes are for the nearest candidates, which the index {index} of {gallery.path} may miss; search by "
