@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.smoothed_tables import radii_of
+from holdfast.methods import bound_method
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "which-certificate.md"
@@ -63,7 +64,7 @@ def _path(name: str, way: str) -> Path:
 def _named(rows: Rows, way: str) -> str:
     config = rows.header["config"]
     if way == "bounds":
-        return f"bounds, {config['method']}"
+        return f"bounds, {bound_method(config['method']).name}"
     return f"{way}, σ = {config['noise']['sigma']:g}"
 
 
