@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,13 @@ def test_imports_point_one_way():
             assert not outside, f"{path.relative_to(PACKAGE)} imports {outside}"
     for path in PACKAGE.glob("*.py"):
         assert "cli" not in imported(path) or path.name == "__main__.py", path.name
+
+
+def test_nobody_asks_of_which_family_a_certificate_is():
+    """Certificates and proofs say themselves what they claim: a new family changes no reader."""
+    families = r"isinstance\([^)]*\b(RankInterval|Radius|BoundsProof|SamplingProof|Certificate|Proof)\b"
+    found = [path for path in PACKAGE.rglob("*.py") if re.search(families, path.read_text())]
+    assert not found
 
 
 def test_public_names_are_there():
