@@ -17,10 +17,11 @@ import torch
 
 from holdfast.bounds import Box
 from holdfast.errors import HoldfastError
-from holdfast.gallery import Boxes, EmbedderInfo, Gallery, Item, columns, database, verify_file
-from holdfast.gallery.cache import folder_of
+from holdfast.gallery import Boxes, EmbedderInfo, Gallery, Item, verify_file
 from holdfast.gallery.certified import QueryBounds, certify_query
 from holdfast.gallery.kept import Kept, KeptHit
+from holdfast.gallery.stores.sqlite import columns, database
+from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.threat import Threat
 
 DIM, COUNT, EPS, K = 8, 60, 0.1, 6
@@ -123,8 +124,8 @@ def doors(gallery: Gallery) -> dict[str, Callable[[], Any]]:
     ids = [f"image-{number:03d}" for number in (0, 5, 10, 17, 63)]
     return {
         "info": lambda: (gallery.info, len(gallery)),
-        "search one": lambda: gallery.search(queries[0], COUNT),
-        "search many": lambda: gallery.search(queries, K),
+        "search one": lambda: gallery.nearest(queries[0], COUNT),
+        "search many": lambda: gallery.nearest(queries, K),
         "range": lambda: gallery.range_search(queries[1], 3.0),
         "query certificate": lambda: certified("query:linf:0.1"),
         "candidate certificate": lambda: certified("candidates:linf:0.1"),

@@ -25,7 +25,7 @@ from holdfast.attacks import as_access
 from holdfast.attacks.resized import Resized
 from holdfast.data import decode, read_image
 from holdfast.data.fit import to_image
-from holdfast.gallery import AnyGallery, Hits
+from holdfast.gallery import Gallery, Hits
 from holdfast.gallery.searching import search
 from holdfast.methods import IN_SEARCH
 from holdfast.models import Embedder
@@ -89,7 +89,7 @@ def try_service(attempts: int) -> Tally:
     return tally
 
 
-def _tried(gallery: AnyGallery, embedder: Embedder, folder: Path, attempts: int, seed: int) -> Tally:
+def _tried(gallery: Gallery, embedder: Embedder, folder: Path, attempts: int, seed: int) -> Tally:
     tally, each = Tally(), attempts // len(SIZES)
     ids = list(gallery.ids())
     vectors = gallery.vectors(ids).astype(np.float64)

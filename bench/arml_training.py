@@ -17,10 +17,10 @@ from _common import report
 # isort: split
 import torch
 
-from holdfast.data.features import load_features
 from holdfast.data.settings import data_folders
 from holdfast.models.metric import scale_of
-from holdfast.training.metrics import METHODS
+from holdfast.neighbours import METHODS
+from holdfast.neighbours.features import load_features
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -24,11 +24,11 @@ def main() -> None:
     import torch
 
     from holdfast import data, models
-    from holdfast.attacks import objective
-    from holdfast.evaluate.attacked import Settings, set_scene
+    from holdfast.attacks import Settings, objective
+    from holdfast.evaluate.attacked import set_scene
     from holdfast.evaluate.folder import SUITE, Task
     from holdfast.evaluate.suite import attack_suite
-    from holdfast.evaluate.trials import ATTACKS, make_trials
+    from holdfast.evaluate.trials import ERS, make_trials
     from holdfast.spec import ImageSpec
     from holdfast.threat import Threat
 
@@ -59,7 +59,7 @@ def main() -> None:
                 seconds.append((time.process_time() - start) / len(pixels))
             return statistics.median(seconds[1:])
 
-        before = {name: bare(name) for name in ATTACKS}
+        before = {name: bare(name) for name in ERS}
         start, wall = time.process_time(), time.perf_counter()
         done = attack_suite(
             embedder,
@@ -71,9 +71,9 @@ def main() -> None:
             settings=Settings(steps=STEPS),
         )
         spent, wall = time.process_time() - start, time.perf_counter() - wall
-        after = {name: bare(name) for name in ATTACKS}
+        after = {name: bare(name) for name in ERS}
     columns, floor = done.rows.columns, 0.0
-    for name in ATTACKS:
+    for name in ERS:
         gradients = int(columns["gradients"][columns["attack"] == name].sum())
         cost = (before[name] + after[name]) / 2
         floor += gradients * cost

@@ -29,10 +29,10 @@ from holdfast import data, models
 from holdfast.bounds import Box
 from holdfast.certify.certifier import Certifier
 from holdfast.gallery import Boxes, Gallery, Hits
-from holdfast.gallery.cache import folder_of
 from holdfast.gallery.certified import QueryBounds, Ranking, certify_query
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.searching import search
+from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.models import Embedder, to_unit
 from holdfast.threat import Threat
 from holdfast.training import parse, train
@@ -111,7 +111,7 @@ def stored_boxes(folder: Path, embedder: Embedder, vectors: NDArray[np.float32],
 
 def cost_of_boxes(gallery: Gallery, asked: QueryBounds, threat: Threat, repeats: int) -> None:
     """One line: a certificate by boxes that are read from the gallery, and from its cache; both say the same."""
-    shutil.rmtree(folder_of(gallery.path), ignore_errors=True)
+    shutil.rmtree(folder_of(Path(gallery.path)), ignore_errors=True)
 
     def certified(of: Gallery) -> Hits:
         return certify_query(of, asked, K, threat)
@@ -127,7 +127,7 @@ def cost_of_boxes(gallery: Gallery, asked: QueryBounds, threat: Threat, repeats:
         assert certified(mapped) == found
         first = time.perf_counter() - start
         seconds = alternate(
-            {"plain": lambda: mapped.search(asked.embedding, K), "certified": lambda: certified(mapped)},
+            {"plain": lambda: mapped.nearest(asked.embedding, K), "certified": lambda: certified(mapped)},
             repeats,
         )
     said = found.to_dict()
@@ -177,7 +177,7 @@ class Query:
         self._ranking = Ranking(gallery, self.embedding[0], K, threat, "query")
 
     def plain(self) -> object:
-        return self._gallery.search(self.embedding, K)
+        return self._gallery.nearest(self.embedding, K)
 
     def certified(self, scale: float) -> object:
         return certify_query(self._gallery, self._asked(scale), K, self._threat)

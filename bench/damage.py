@@ -27,7 +27,7 @@ from _common import report
 import _damage
 from _damage import Damage
 from holdfast.gallery import Gallery
-from holdfast.gallery.cache import folder_of
+from holdfast.gallery.stores.sqlite.cache import folder_of
 
 
 def tried(

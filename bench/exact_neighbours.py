@@ -24,8 +24,8 @@ from _common import report
 # isort: split
 from holdfast.bounds.neighbours import Neighbours, pair_distances
 from holdfast.certify.mahalanobis import exact_radius
-from holdfast.data.features import load_features
 from holdfast.models.metric import scale_of
+from holdfast.neighbours.features import load_features
 
 Array = NDArray[np.float64]
 Part = tuple[Neighbours, Array, NDArray[np.int64]]

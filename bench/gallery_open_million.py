@@ -21,7 +21,7 @@ from _common import alternate, report
 # isort: split
 import _gallery
 from holdfast.gallery import Gallery
-from holdfast.gallery.cache import folder_of
+from holdfast.gallery.stores.sqlite.cache import folder_of
 
 PIECE = 50_000
 MEMORY = """
@@ -34,7 +34,7 @@ def own():
     return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) / 1024
 before = own()
 with Gallery.open(sys.argv[1], readonly=True) as gallery:
-    gallery.search(np.zeros(gallery.info.dim, np.float32), 10)
+    gallery.nearest(np.zeros(gallery.info.dim, np.float32), 10)
     print(own() - before)
 """
 
@@ -86,7 +86,7 @@ def main() -> int:
 
         def answer() -> None:
             with Gallery.open(path, readonly=True) as gallery:
-                gallery.search(query, 10)
+                gallery.nearest(query, 10)
 
         def answer_uncached() -> None:
             with uncached(path):

@@ -26,7 +26,7 @@ def main() -> int:
             batch = queries[:size]
             seconds = alternate(
                 {
-                    "gallery": lambda batch=batch: gallery.search(batch, K),  # type: ignore[misc]
+                    "gallery": lambda batch=batch: gallery.nearest(batch, K),  # type: ignore[misc]
                     "faiss": lambda batch=batch: index.search(batch, K),  # type: ignore[misc]
                 },
                 repeats,

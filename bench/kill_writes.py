@@ -28,7 +28,9 @@ from _common import report
 # isort: split
 import numpy as np
 
-from holdfast.gallery import Boxes, EmbedderInfo, Gallery, columns, meta
+from holdfast.gallery import Boxes, EmbedderInfo, Gallery
+from holdfast.gallery.stores.sqlite import columns, meta
+from holdfast.gallery.stores.sqlite.store import SQLiteStore
 
 DIM = 8
 EPS = 0.1
@@ -100,7 +102,7 @@ def read(path: Path, one: Process) -> None:
     with Gallery.open(path, readonly=True) as gallery:
         while os.getppid() == parent:
             with gallery.snapshot():  # A writer may empty it between the two.
-                found = gallery.search(np.zeros(DIM, dtype=np.float32), 500) if len(gallery) else []
+                found = gallery.nearest(np.zeros(DIM, dtype=np.float32), 500) if len(gallery) else []
             for hit in (hit for hits in found for hit in hits.hits):
                 step = int(hit.id[1:].split("-")[0])
                 # An id is of the write that made it, or of a later one that replaced it.
@@ -139,10 +141,12 @@ def content(gallery: Gallery) -> Content:
         if not ids:
             return {}
         vectors, slots = gallery.vectors(ids), np.arange(len(ids))
-        connection = gallery._store.connection
+        store = gallery._store
+        assert isinstance(store, SQLiteStore)
+        connection = store.connection
         for kind, column in meta.read(connection).columns.items():
             stored = columns.gather(connection, column, slots)
-            assert (gallery._store.gather(kind, slots) == stored).all(), f"the cache has another '{kind}'"
+            assert (store.column(kind, slots) == stored).all(), f"the cache has another '{kind}'"
         assert (vectors == vectors[:, :1]).all(), "a vector is of two writes"
         return {id: int(row[0]) for id, row in zip(ids, vectors, strict=True)}
 

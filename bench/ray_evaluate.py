@@ -20,7 +20,7 @@ def main() -> None:
     import torch
 
     from holdfast import data, models
-    from holdfast.evaluate.attacked import Settings
+    from holdfast.attacks import Settings
     from holdfast.evaluate.cluster import RaySpread
     from holdfast.evaluate.er_recall import er_recall
     from holdfast.spec import ImageSpec

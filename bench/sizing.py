@@ -21,7 +21,7 @@ import torch
 import _gallery
 from holdfast import models
 from holdfast.gallery import Boxes, Gallery
-from holdfast.gallery.cache import folder_of
+from holdfast.gallery.stores.sqlite.cache import folder_of
 from holdfast.provenance import commit, versions
 
 TOGETHER = 16
@@ -54,8 +54,8 @@ def main() -> int:
         with Gallery.open(Path(folder) / "plain", readonly=True) as gallery:
             seconds = alternate(
                 {
-                    "one": lambda: gallery.search(asked[:1], 10),
-                    "together": lambda: gallery.search(asked, 10),
+                    "one": lambda: gallery.nearest(asked[:1], 10),
+                    "together": lambda: gallery.nearest(asked, 10),
                 },
                 chosen.repeats,
             )

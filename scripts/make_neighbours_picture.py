@@ -15,8 +15,8 @@ import numpy as np
 from _picture import BLUE, GREEN, ORANGE, RED, VIOLET, Array, Curve, below_each, drawn, save
 from PIL import Image
 
-from holdfast.evaluate.neighbours import attacked_radii
-from holdfast.evaluate.rows import read_rows
+from holdfast.neighbours.certification import attacked_radii
+from holdfast.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "reproduce" / "arml" / "rows" / "laptop"

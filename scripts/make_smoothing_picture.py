@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from _picture import BLUE, GREEN, ORANGE, RED, Curve, below_each, drawn, save
 
-from holdfast.evaluate.rows import read_rows
 from holdfast.evaluate.smoothed_tables import radii_of
+from holdfast.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "reproduce" / "retrievalguard" / "rows" / "laptop" / "fashion-mnist-small-gdml-0.1-100k-s0"

@@ -9,9 +9,9 @@ import numpy as np
 from _page import with_table
 from numpy.typing import NDArray
 
-from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.smoothed_tables import radii_of
 from holdfast.methods import bound_method
+from holdfast.rows import Rows, read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "which-certificate.md"

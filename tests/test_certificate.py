@@ -63,7 +63,7 @@ def test_an_attack_that_is_shown_breaks_a_certificate():
         assert broken.sentence() == "An attack is shown that removes this from the first 5."
         assert "BROKEN" in broken.lines()
         assert "BROKEN" in broken.columns().values()
-        assert replace(broken, verdict=one.verdict) == one
+        assert replace(broken, verdict=one.verdict, reason=one.reason) == one
     assert interval().broken().columns()["stays in top 5"] == "no"
 
 

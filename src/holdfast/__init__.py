@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.models import Embedder, Foreign, load
     from holdfast.models.wrap import wrap
     from holdfast.spec import ImageSpec
-    from holdfast.workflow import index, search, train
+    from holdfast.workflow import attack, index, search, train
 
 _WHERE = {
     "Embedder": ("holdfast.models", "Embedder"),
@@ -31,6 +31,7 @@ _WHERE = {
     "Hits": ("holdfast.gallery", "Hits"),
     "HoldfastError": ("holdfast.errors", "HoldfastError"),
     "ImageSpec": ("holdfast.spec", "ImageSpec"),
+    "attack": ("holdfast.workflow", "attack"),
     "index": ("holdfast.workflow", "index"),
     "load": ("holdfast.models", "load"),
     "load_data": ("holdfast.data", "load"),
@@ -49,6 +50,7 @@ __all__ = [
     "HoldfastError",
     "ImageSpec",
     "__version__",
+    "attack",
     "index",
     "load",
     "load_data",
@@ -68,6 +70,7 @@ _ROOMS = (
     "gallery",
     "metrics",
     "models",
+    "neighbours",
     "report",
     "training",
 )

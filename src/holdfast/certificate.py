@@ -50,9 +50,13 @@ class Certificate(ABC):
             self.verdict == Verdict.CERTIFIED and threat.eps is not None and self._covers(threat, threat.eps)
         )
 
+    def excludes(self, best: int, worst: int) -> bool:
+        """Whether it claims that no attack within its threat leaves the hit at any of these ranks."""
+        return False
+
     def broken(self) -> Self:
         """The same for a hit that an attack was shown to remove from the first k."""
-        return replace(self, verdict=Verdict.BROKEN)
+        return replace(self, verdict=Verdict.BROKEN, reason="an attack is shown that removes it")
 
     def sentence(self) -> str:
         """What is claimed, in plain English, or why nothing is."""
@@ -96,6 +100,9 @@ class RankInterval(Certificate):
 
     def to_dict(self) -> dict[str, Any]:
         return {"best": self.best, "worst": self.worst, "eps": self.eps, **super().to_dict()}
+
+    def excludes(self, best: int, worst: int) -> bool:
+        return best > self.worst or worst < self.best
 
     def columns(self) -> dict[str, str]:
         cells = {

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 
 class HoldfastError(Exception):
-    """The root of all errors that Holdfast raises on purpose."""
+    """The root of all errors that Holdfast raises on purpose.
+
+    `option` names the setting that it is about, as the parameter of a function is called, with a value where one helps.
+    The message itself speaks of no command line; that adds its own word for the option.
+    """
+
+    def __init__(self, message: str = "", *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
 
 
 class ConfigError(HoldfastError):

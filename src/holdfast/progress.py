@@ -7,8 +7,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Say = Callable[[str], None]
+"""Takes a line that a user should read while work goes on."""
 Advance = Callable[..., None]
 """`advance(steps=1, note="")`: that many steps further; `note` is shown beside the bar."""
+
+
+def note(line: str) -> None:
+    """A remark on stderr, where it disturbs no output."""
+    print(line, file=sys.stderr)
 
 
 def shown() -> bool:

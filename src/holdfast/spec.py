@@ -68,3 +68,8 @@ class ImageSpec:
 
     def __str__(self) -> str:
         return f"{self.channels}x{self.height}x{self.width}"
+
+
+def square(side: int | None, channels: int = 3) -> ImageSpec | None:
+    """Square images of that side; None where the side is left to the model."""
+    return None if side is None else ImageSpec(channels, side, side)

@@ -7,17 +7,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from holdfast.certify.smoothing import Smoothing
-from holdfast.data import Labels
-from holdfast.errors import GalleryError, HoldfastError, RunError, StorageError
+from holdfast.data import Labels, read_alterable
+from holdfast.errors import DataError, GalleryError, HoldfastError, RunError, StorageError
 from holdfast.gallery import (
-    AnyGallery,
     Gallery,
     create_gallery,
     discard_gallery,
     gallery_exists,
     open_gallery,
 )
+from holdfast.gallery.attacking import AttackedPicture, attack_picture
 from holdfast.gallery.indexing import MAX_REMOVED, Indexed, as_stored, embedder_info, index_images
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.searching import search
@@ -28,6 +31,7 @@ from holdfast.models.folded import stored
 from holdfast.models.metric import Metric
 from holdfast.models.smoothed import with_rounding
 from holdfast.spec import Resample
+from holdfast.threat import Threat
 from holdfast.training import Run, merge, parse, under
 from holdfast.training import train as run_training
 
@@ -66,7 +70,7 @@ def index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
     resample: Resample | None = None,
-) -> AnyGallery:
+) -> Gallery:
     """A gallery at `out` of all images in a folder, tar or bucket; one that is there already is brought up to date.
 
     Labels are the folders that hold the images, or with `labels="top"` those at the top. With `prune` images
@@ -106,7 +110,7 @@ def open_and_index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
     resample: Resample | None = None,
-) -> tuple[AnyGallery, Indexed]:
+) -> tuple[Gallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
     A new gallery that gets nothing to hold is not left behind. One that is there says itself how its vectors
@@ -147,7 +151,7 @@ def open_and_index(
         raise
 
 
-def _is_empty(gallery: AnyGallery) -> bool:
+def _is_empty(gallery: Gallery) -> bool:
     """Whether it surely holds nothing; a gallery that cannot say so must not hide why."""
     try:
         return len(gallery) == 0
@@ -186,10 +190,8 @@ def _under(embedder: AnyEmbedder, path: str | Path | None, metric: Metric | None
     return as_stored(embedder, EmbedderInfo(embedder.fingerprint(), {"metric": asked}))
 
 
-def _refreshed(gallery: AnyGallery) -> str:
+def _refreshed(gallery: Gallery) -> str:
     """Bring the cache of a large gallery up to date; the gallery is whole without it, so no failure counts."""
-    if not isinstance(gallery, Gallery):
-        return ""
     try:
         written = gallery.refresh_cache()
     except (StorageError, RunError) as cause:
@@ -218,7 +220,32 @@ def _as_stored(path: str | Path, asked: Smoothing | None) -> Smoothing | None:
     ]
     if unlike:
         raise GalleryError(
-            f"{path} is smoothed otherwise: {', '.join(unlike)} was asked; leave --smooth out, or index into "
-            "another gallery"
+            f"{path} is smoothed otherwise: {', '.join(unlike)} was asked; leave the smoothing out, or index into "
+            "another gallery",
+            option="smooth",
         )
     return stored
+
+
+def attack(
+    gallery: Gallery,
+    embedder: AnyEmbedder,
+    image: str | Path | NDArray[np.uint8],
+    goal: str = "push-out",
+    threat: str | Threat = "linf:8/255",
+    k: int = 10,
+    **options: Any,
+) -> AttackedPicture:
+    """Alter a picture within `threat` so that its search goes wrong: `attack(…).save("altered.png")`.
+
+    `goal` is one of `holdfast.goals`. `options` are those of `holdfast.gallery.attacking.attack_picture`.
+    """
+    if isinstance(threat, str):
+        threat = Threat.parse(threat)
+    pixels = read_alterable(image, embedder.spec) if isinstance(image, (str, Path)) else np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3:
+        raise DataError(
+            f"a picture to alter is C x H x W in 8 bits, not {pixels.dtype} of {pixels.ndim} sides"
+        )
+    with gallery.snapshot():
+        return attack_picture(gallery, embedder, pixels, goal=goal, threat=threat, k=k, **options)

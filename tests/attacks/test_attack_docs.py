@@ -6,10 +6,14 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 
+import holdfast
 from holdfast import models
 from holdfast.attacks import OBJECTIVES, OPTIMISERS, objective_rows, optimiser_rows
+from holdfast.goals import GOALS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/attacks.md").read_text()
@@ -23,7 +27,7 @@ def test_tables_are_current():
         sys.path.pop(0)
     assert page() == PAGE, "run scripts/make_attack_docs.py"
     assert PAGE.count("| `gtm` | put the nearest") == 1
-    for name in (*OBJECTIVES, *OPTIMISERS):
+    for name in (*OBJECTIVES, *OPTIMISERS, *(goal.usage for goal in GOALS.values())):
         assert f"| `{name}` |" in PAGE
 
 
@@ -39,7 +43,7 @@ def test_rows_say_what_is_needed():
 
 
 def test_example_runs():
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    program, _ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
     embedder = models.build("small", spec=(1, 8, 8), dim=4)
     names = {
         "embedder": embedder,
@@ -51,3 +55,18 @@ def test_example_runs():
     }
     exec(program, names)
     assert names["altered"].success.shape == (2,)
+
+
+def test_the_example_of_one_picture_runs(tmp_path, monkeypatch):
+    _, program = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    embedder = models.build("small", spec=(1, 8, 8), dim=4)
+    for i in range(12):
+        pixels = np.random.default_rng(i).integers(0, 256, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    Image.open(tmp_path / "3.png").save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    with holdfast.index(embedder, tmp_path, tmp_path / "g.gallery") as gallery:
+        names = {"gallery": gallery, "embedder": embedder}
+        exec(program, names)
+        assert names["done"].held
+    assert (tmp_path / "altered.png").is_file()

@@ -18,7 +18,7 @@ from holdfast.certify.certifier import Certifier
 from holdfast.data import decode, read_image
 from holdfast.data.export import export_images
 from holdfast.evaluate import certify, er_recall
-from holdfast.evaluate.photo import attack_photo, png
+from holdfast.gallery.attacking import attack_picture
 from holdfast.gallery.searching import search
 from holdfast.models import ClassCode, to_unit
 from holdfast.threat import Threat
@@ -103,10 +103,11 @@ def test_certified_hits_stay_however_the_file_is_altered(run, shop, tmp_path):
         proved += len(sure)
         first = found.hits[0].id
         farther = list(shop.catalogue())[len(pictures) // 2]
-        for want in ("misrank", f"lower:{first}", f"raise:{farther}", "shift"):
-            done = attack_photo(shop, embedder, read_image(picture), want, threat, k=k)
+        for goal in ("misrank", f"push-out:{first}", f"pull-in:{farther}", "shift"):
+            done = attack_picture(shop, embedder, read_image(picture), goal=goal, threat=threat, k=k)
+            assert done.held
             file = tmp_path / "altered.png"
-            file.write_bytes(png(done.altered))
+            done.save(file)
             hits = search(shop, embedder, file, len(shop)).hits
             ranks = {hit.id: hit.rank for hit in hits}
             moved += sum(ranks[entry.id] != entry.rank for entry in found.hits)

@@ -7,10 +7,10 @@ from decimal import Decimal, getcontext
 import numpy as np
 import pytest
 
-from holdfast.attacks.neighbours import smallest_move
 from holdfast.bounds.neighbours import absolute_norm
 from holdfast.certify.mahalanobis import Limits, Neighbours, exact_radius, flips, knn_radius
 from holdfast.errors import DataError
+from holdfast.neighbours.moves import smallest_move
 
 getcontext().prec = 60
 

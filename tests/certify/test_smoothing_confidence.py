@@ -10,13 +10,13 @@ import pytest
 import torch
 from scipy.stats import beta, binom, norm
 
-from holdfast.certify.perceptron import smoothing_radii
 from holdfast.certify.smoothing import Answers, Pairs, Smoothing, check_samples
 from holdfast.certify.smoothing.betting import CAUTION, GRID, Bets, Tangents, knots_of
 from holdfast.certify.smoothing.confidence import ball, mean_below, share_below
 from holdfast.certify.smoothing.pairs import PLAIN
 from holdfast.certify.smoothing.radius import half_space_radius, vote_radius
 from holdfast.errors import ConfigError
+from holdfast.neighbours.perceptron import smoothing_radii
 
 SIGMA, ALPHA = 0.25, 0.04
 

@@ -40,8 +40,8 @@ def test_attack_writes_a_picture_that_attacks(shop, tmp_path):
         "attack",
         shop.gallery,
         query,
-        "--want",
-        f"raise:{item}",
+        "--goal",
+        f"pull-in:{item}",
         "--threat",
         "linf:77/255",
         "--out",
@@ -51,6 +51,7 @@ def test_attack_writes_a_picture_that_attacks(shop, tmp_path):
     assert done.code == 0, done.err
     assert f"rank of {item}" in done.out
     assert "JPEG 75" in done.out
+    assert f"Goal pull-in ({item}): " in done.out
     assert page.read_text().count("data:image/") >= 5
     before, after = (np.asarray(Image.open(path)).astype(int) for path in (query, out))
     assert 0 < np.abs(after - before).max() <= 77
@@ -63,9 +64,12 @@ def test_attack_writes_a_picture_that_attacks(shop, tmp_path):
 def test_attack_refuses_in_one_line_and_writes_nothing(shop, tmp_path):
     query, out = next(shop.pictures.rglob("*.png")), tmp_path / "altered.png"
     words = ("attack", shop.gallery, query, "--out", out)
-    refused(*words, "--want", "raise:nothing", "--threat", "linf:0.1", says="no item 'nothing'")
-    refused(*words, "--want", "shift", "--threat", "linf:3", says="eps lies between 0 and 1")
-    refused(*words[:3], "--out", tmp_path / "a.jpg", "--want", "shift", "--threat", "linf:0.1", says=".png")
+    refused(*words, "--goal", "pull-in:nothing", "--threat", "linf:0.1", says="no item 'nothing'")
+    refused(
+        *words, "--goal", "destroy", "--threat", "linf:0.1", says="unknown goal 'destroy'; known: misrank"
+    )
+    refused(*words, "--goal", "shift", "--threat", "linf:3", says="eps lies between 0 and 1")
+    refused(*words[:3], "--out", tmp_path / "a.jpg", "--goal", "shift", "--threat", "linf:0.1", says=".png")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,7 +95,13 @@ def test_a_suite_from_the_command_line(shop, tmp_path):
     assert f"ERS {again['ers']['value']:.1f}" in done.out
     assert len(read_rows(tmp_path / "s" / "rows.csv.gz")) == 9 * (12 + 1)
     refused(*words[:3], "quick", *words[4:], says="unknown attack 'quick'")
-    refused("evaluate", shop.run, "--threat", "linf:8/255", says="--threat is for --attacks")
+    refused(
+        "evaluate",
+        shop.run,
+        "--threat",
+        "linf:8/255",
+        says="a threat is for attacks: say which",
+    )
 
 
 def test_er_recall_beside_certificates_and_a_contradiction_exits_with_1(shop):
@@ -160,16 +170,27 @@ def test_a_model_and_pictures_of_ones_own(tmp_path):
     plain = here("evaluate", "my_model.py:function", "--images", "folder", "--image-size", 8, cwd=tmp_path)
     assert plain.code == 0, plain.err
     assert "24 queries" in plain.out
-    refused("evaluate", "my_model.py:function", *words, cwd=tmp_path, says="give --image-size")
+    refused(
+        "evaluate",
+        "my_model.py:function",
+        *words,
+        cwd=tmp_path,
+        says="(and channels) (--image-size)",
+    )
     refused(
         "evaluate", "my_model.py:function", *words, "--image-size", 8, "--optimiser", "pgd",
         cwd=tmp_path, says="use nes or spsa",
     )  # fmt: skip
-    refused("evaluate", "my_model.py:embedder", cwd=tmp_path, says="give --data, or --images")
+    refused(
+        "evaluate",
+        "my_model.py:embedder",
+        cwd=tmp_path,
+        says="name a data set, or a folder of images (--data)",
+    )
     refused("evaluate", "net.onnx", "--images", "folder", cwd=tmp_path, says="net.onnx")
     made = here("index", "my_model.py:embedder", "folder", "--out", "g.gallery", cwd=tmp_path)
     assert made.code == 0, made.err
     photo = tmp_path / "folder" / "a" / "0.png"
-    refused("search", "g.gallery", photo, cwd=tmp_path, says="name it with --model")
+    refused("search", "g.gallery", photo, cwd=tmp_path, says="name it (--model)")
     found = here("search", "g.gallery", photo, "--model", "my_model.py:embedder", cwd=tmp_path)
     assert "a/0.png" in found.out

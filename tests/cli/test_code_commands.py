@@ -63,5 +63,5 @@ def test_every_command_knows_both_sides(run, tmp_path):
         "index", run, pictures, "--out", tmp_path / "s.gallery", "--smooth", "sigma=0.1,n=20,bound=99"
     )
     assert refused.code == 2
-    assert "index without --smooth" in refused.err
+    assert "index without smoothing (--smooth)" in refused.err
     assert not (tmp_path / "s.gallery").exists()

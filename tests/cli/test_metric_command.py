@@ -10,10 +10,11 @@ import pytest
 from command import here
 
 from holdfast.bounds.neighbours import Neighbours, outvoted
-from holdfast.data.features import load_features
-from holdfast.evaluate.neighbours import read_neighbours, robust_error
-from holdfast.evaluate.rows import read_rows
 from holdfast.models.metric import Metric
+from holdfast.neighbours import certification
+from holdfast.neighbours.certification import read_neighbours, robust_error
+from holdfast.neighbours.features import load_features
+from holdfast.rows import read_rows
 
 
 @pytest.fixture
@@ -113,11 +114,10 @@ def test_attacks_beside_certificates(features, tmp_path):
 
 
 def test_a_certificate_that_an_attack_contradicts_is_an_error(features, tmp_path, monkeypatch):
-    from holdfast.evaluate import neighbours
 
     metric = tmp_path / "f.metric"
     here("metric", "learn", features, "--method", "euclidean", "--out", metric)
-    monkeypatch.setattr(neighbours, "knn_radius", lambda *_: 9.0)
+    monkeypatch.setattr(certification, "knn_radius", lambda *_: 9.0)
     done = here("metric", "certify", metric, "--points", 5)
     assert done.code == 1
     assert "ERROR: 5 of 5 points are attacked within their certified radius" in done.out
@@ -125,24 +125,23 @@ def test_a_certificate_that_an_attack_contradicts_is_an_error(features, tmp_path
 
 
 def test_a_stopped_certification_goes_on_with_its_moves(features, tmp_path, monkeypatch):
-    from holdfast.evaluate import neighbours
 
     metric = tmp_path / "f.metric"
     here("metric", "learn", features, "--method", "euclidean", "--out", metric)
-    monkeypatch.setattr(neighbours, "BLOCK", 4)
+    monkeypatch.setattr(certification, "BLOCK", 4)
     words = ("metric", "certify", metric, "--exact", "--points", 10, "--json", "--out")
     whole = json.loads(here(*words, tmp_path / "whole").out)
-    examined, count = neighbours._examined, iter(range(100))
+    examined, count = certification._examined, iter(range(100))
 
     def stops(*parts):
         if next(count) == 6:
             raise KeyboardInterrupt
         return examined(*parts)
 
-    monkeypatch.setattr(neighbours, "_examined", stops)
+    monkeypatch.setattr(certification, "_examined", stops)
     with pytest.raises((KeyboardInterrupt, AssertionError)):
         assert here(*words, tmp_path / "cut").code == 0
-    monkeypatch.setattr(neighbours, "_examined", examined)
+    monkeypatch.setattr(certification, "_examined", examined)
     cut = json.loads(here(*words, tmp_path / "cut").out)
     assert cut["table"] == whole["table"]
     with np.load(cut["moves"]) as one, np.load(whole["moves"]) as other:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import holdfast
 from holdfast import models
-from holdfast.evaluate.rows import read_rows
+from holdfast.rows import read_rows
 from holdfast.training.processes import joined
 
 MODEL = """
@@ -106,7 +106,7 @@ def test_a_python_file_is_certified_against_a_threat(place, tmp_path, name, meth
 def test_what_has_no_layers_is_run_before_that_is_said(place, tmp_path):
     refused = certify(place, "function", "--threat", "linf:1/255", "--image-size", 8)
     assert refused.code == 2
-    assert "has no layers that bounds could pass; certify it by --smooth" in refused.err
+    assert "has no layers that bounds could pass; certify it by smoothing (--smooth)" in refused.err
     assert "has no name 'nothing'" in certify(place, "nothing", "--threat", "linf:1/255").err
 
 
@@ -312,7 +312,7 @@ def test_less_than_a_level_is_said_to_be_nothing(place, gallery, tmp_path):
                 photo,
                 "--model",
                 model,
-                "--want",
+                "--goal",
                 "misrank",
                 "--threat",
                 threat,

@@ -8,7 +8,7 @@ import re
 import pytest
 from command import here
 
-from holdfast.evaluate.rows import read_header
+from holdfast.rows import read_header
 from holdfast.training import arithmetic, loop
 
 SMALL = ("--data", "fashion-mnist-mini", "--model", "small", "--defence", "act", "--threat", "linf:0.05")

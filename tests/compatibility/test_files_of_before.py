@@ -206,7 +206,7 @@ def test_a_killed_upgrade_leaves_the_old_gallery(before: Path) -> None:
     script = """
 import os, sys
 from pathlib import Path
-from holdfast.gallery import rewriting
+from holdfast.gallery.stores.sqlite import rewriting
 from holdfast.gallery.made_by import open_with_embedder
 from holdfast.gallery.upgrading import upgrade
 rewriting.Rewriting.keep_only = lambda *_: os.kill(os.getpid(), 9)

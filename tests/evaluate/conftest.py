@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast import data
-from holdfast.evaluate.rows import RowWriter
+from holdfast.rows import RowWriter
 from holdfast.training import parse, train
 
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from torch import nn
 
-from holdfast.attacks import PlainPgd
+from holdfast.attacks import PlainPgd, Settings
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate import er_recall as module
 from holdfast.evaluate import read_rows
-from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.certify import certify
 from holdfast.evaluate.er_recall import er_recall
 from holdfast.evaluate.suite import attack_suite

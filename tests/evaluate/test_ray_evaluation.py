@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.attacks import Settings
 from holdfast.certify.smoothing import parse_smoothing
 from holdfast.errors import ModelError, RunError
 from holdfast.evaluate import cluster
 from holdfast.evaluate import suite as suite_module
-from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.certify import certify
 from holdfast.evaluate.er_recall import er_recall
 from holdfast.evaluate.smoothing import certify_smoothed

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from holdfast import data, models
+from holdfast.attacks import Settings
 from holdfast.errors import ConfigError, MissingExtraError, ModelError, RunError
 from holdfast.evaluate import evaluate
 from holdfast.evaluate import suite as suite_module
-from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.cluster import Stamp, _error
 from holdfast.evaluate.spread import HERE, Spread, compute, spread_over
 from holdfast.evaluate.suite import attack_suite

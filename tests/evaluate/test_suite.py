@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.attacks import Settings
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluate import load_pictures
 from holdfast.evaluate import suite as module
-from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.cases import difference, shown_cases
 from holdfast.evaluate.suite import attack_suite
-from holdfast.evaluate.trials import ATTACKS, TOWARDS
+from holdfast.evaluate.trials import ERS, towards
 from holdfast.metrics.robustness import ars_ratio, ars_trial, ers
 from holdfast.models import Foreign, wrap
 from holdfast.spec import ImageSpec
@@ -85,7 +85,7 @@ def brute_force(columns, i, images):
     else:
         same, other = labels[others] == labels[me], labels[others] != labels[me]
         reached = 100.0 * (d[:, others][:, same].min(1) < d[:, others][:, other].min(1))
-    clean, sign = reached[-1], TOWARDS[attack]
+    clean, sign = reached[-1], towards(attack)
     return clean, sign * max(sign * value for value in reached)
 
 
@@ -94,12 +94,12 @@ def whole(plane, tmp_path_factory):
     return attack_suite(plane, points(), tmp_path_factory.mktemp("suite") / "s", THREAT, settings=QUICK)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", ERS)
 def test_every_attack_reaches_the_known_optimum_and_never_more(whole, attack):
     columns, images = whole.rows.columns, points()
     rows = np.flatnonzero(columns["attack"] == attack)
     assert len(rows) == 26
-    sign, gaps, ways = TOWARDS[attack], [], []
+    sign, gaps, ways = towards(attack), [], []
     for i in rows:
         clean, best = brute_force(columns, i, images)
         assert columns["before"][i] == pytest.approx(100.0 if attack == "gtt" else clean, abs=1e-5)
@@ -116,7 +116,7 @@ def test_the_scores_are_those_of_the_columns(whole):
     columns, scores = whole.rows.columns, whole.scores
     after = {}
     before = {}
-    for attack in ATTACKS:
+    for attack in ERS:
         mine = columns["attack"] == attack
         name = "ES:D" if attack == "es" else attack.upper()
         before[name], after[name] = columns["before"][mine], columns["after"][mine]
@@ -305,7 +305,7 @@ def test_the_published_search_has_its_own_gtm_and_both_scores(plane, tmp_path):
         "last",
         "fixed",
     )
-    assert set(done.rows.columns["attack"]) == {*ATTACKS, "gtm-published"}
+    assert set(done.rows.columns["attack"]) == {*ERS, "gtm-published"}
     after, attack = done.rows.columns["after"], done.rows.columns["attack"]
     scores = done.scores
     assert scores.reached["GTM"] == pytest.approx(after[attack == "gtm-published"].mean())
@@ -321,6 +321,6 @@ def test_the_published_search_has_its_own_gtm_and_both_scores(plane, tmp_path):
 
 def test_our_search_has_one_gtm(plane, tmp_path):
     done = attack_suite(plane, points(), tmp_path / "o", THREAT, settings=QUICK)
-    assert set(done.rows.columns["attack"]) == set(ATTACKS)
+    assert set(done.rows.columns["attack"]) == set(ERS)
     assert done.scores.ers_gtm_mended is None
     assert list(done.scores.estimates) == ["ERS", "ARS (ratio)", "ARS (trial)"]

@@ -90,7 +90,7 @@ class Lipschitz(Prover):
     def prove(self, query, gallery, k, threat, options):
         vector = self._embedder.embed(query.picture.pixels[None]).numpy()
         with gallery.snapshot():
-            (found,) = gallery.search(vector, k + 1, names=[query.name])
+            (found,) = gallery.nearest(vector, k + 1, names=[query.name])
         border = found[k].distance if len(found) > k else np.inf
         certificates = []
         for hit in found[:k]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from gallery_reference import DIM, EMBEDDER
 
-from holdfast.gallery import Gallery, columns
+from holdfast.gallery import Gallery
+from holdfast.gallery.stores.sqlite import columns
 
 
 @pytest.fixture

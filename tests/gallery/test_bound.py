@@ -15,11 +15,12 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, to_version, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Boxes, Gallery, Item, columns, items, meta, verify_file
-from holdfast.gallery.database import DamageError
+from holdfast.gallery import Boxes, Gallery, Item, verify_file
 from holdfast.gallery.kept import Kept
-from holdfast.gallery.milvus.address import Index
-from holdfast.gallery.milvus.documents import State
+from holdfast.gallery.stores.milvus.address import Index
+from holdfast.gallery.stores.milvus.documents import State
+from holdfast.gallery.stores.sqlite import columns, items, meta
+from holdfast.gallery.stores.sqlite.database import DamageError
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -62,7 +63,7 @@ def test_swapped_slots_are_refused_where_they_are_used(shop: Path) -> None:
     assert "does not match its checksum" in "\n".join(verify_file(shop))
     with Gallery.open(shop) as gallery:
         for use in (
-            lambda: gallery.search(random(20)[3], 1),
+            lambda: gallery.nearest(random(20)[3], 1),
             lambda: gallery.range_search(random(20)[3], 0.1),
             lambda: gallery.get(names(20)[3]),
             lambda: gallery.vectors([names(20)[8]]),
@@ -73,7 +74,7 @@ def test_swapped_slots_are_refused_where_they_are_used(shop: Path) -> None:
         ):
             with pytest.raises(GalleryError, match="does not match its checksum"):
                 use()
-        assert gallery.search(random(20)[0], 1)[0].hits[0].id == names(1)[0]
+        assert gallery.nearest(random(20)[0], 1)[0].hits[0].id == names(1)[0]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_value_of_another_type_or_state_is_damage(shop: Path, statement: str) 
     tamper(shop, statement)
     assert verify_file(shop)
     with pytest.raises(GalleryError, match="is damaged") as caught, Gallery.open(shop) as gallery:
-        gallery.search(random(3), 20)
+        gallery.nearest(random(3), 20)
     assert "\n" not in str(caught.value)
 
 
@@ -183,13 +184,13 @@ def test_kept_certificates_that_are_gone_are_missed(shop: Path) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_file_of_before_is_read_as_it_is_and_bound_by_the_first_write(shop: Path, version: int) -> None:
     with Gallery.open(shop) as gallery:
-        wanted = told(gallery.search(random(1, 3), 20)[0])
+        wanted = told(gallery.nearest(random(1, 3), 20)[0])
     to_version(shop, version)
     with Gallery.open(shop, readonly=True) as gallery:
-        assert (told(gallery.search(random(1, 3), 20)[0]), gallery.verify()) == (wanted, [])
+        assert (told(gallery.nearest(random(1, 3), 20)[0]), gallery.verify()) == (wanted, [])
     with Gallery.open(shop) as gallery:
         gallery.describe([Item(names(1)[0], "b")])
-        assert (told(gallery.search(random(1, 3), 20)[0]), gallery.verify()) == (wanted, [])
+        assert (told(gallery.nearest(random(1, 3), 20)[0]), gallery.verify()) == (wanted, [])
         assert gallery.remove(names(20)[4:9]) == 5
         assert gallery.verify() == []
     tamper(shop, *SWAP)
@@ -213,7 +214,7 @@ def test_damage_of_a_file_of_before_is_one_line(shop: Path, statement: str) -> N
     tamper(shop, statement)
     assert verify_file(shop)
     with pytest.raises(GalleryError, match="is damaged") as caught, Gallery.open(shop) as gallery:
-        gallery.search(random(3), 20)
+        gallery.nearest(random(3), 20)
     assert "\n" not in str(caught.value)
 
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from PIL import Image
 
-from holdfast.gallery import Boxes, Gallery, cache, columns, meta, verify_file
+from holdfast.gallery import Boxes, Gallery, verify_file
+from holdfast.gallery.stores.sqlite import cache, columns, meta
 from holdfast.models import wrap
 from holdfast.workflow import open_and_index
 
@@ -64,8 +65,8 @@ def check_answers(path: Path) -> None:
         some = slots[::-3]
         assert gallery.vectors_at(some).tolist() == vectors[some].tolist()
         query = random(1, 99)[0]
-        assert told(gallery.search(query, 1000)[0]) == ranking(query, ids, vectors)
-        assert [told(hits) for hits in gallery.search(random(2, 98), 5)] == [
+        assert told(gallery.nearest(query, 1000)[0]) == ranking(query, ids, vectors)
+        assert [told(hits) for hits in gallery.nearest(random(2, 98), 5)] == [
             ranking(one, ids, vectors)[:5] for one in random(2, 98)
         ]
         boxes = gallery.boxes_at(EPS, slots)
@@ -88,23 +89,23 @@ def test_a_cache_spares_reading_the_gallery(
     with monkeypatch.context() as no_blocks:
         no_blocks.setattr(columns.Column, "decode", lambda *_: pytest.fail("a block was read"))
         with Gallery.open(path, readonly=True) as reader:
-            assert told(reader.search(random(1), 1)[0]) == [("image-0000", 0.0, False)]
+            assert told(reader.nearest(random(1), 1)[0]) == [("image-0000", 0.0, False)]
             reader.boxes_at(EPS, np.array([3, 40]))
             assert reader._store._view._memories["vector"].mapped
 
 
 def test_only_what_changed_is_read(shop: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[str, int]] = []
-    plain = columns._found
+    plain = columns.data
 
-    def counted(connection: object, column: columns.Column, number: int) -> object:
-        read.append((column.kind, number))
-        return plain(connection, column, number)  # type: ignore[arg-type]
+    def counted(connection: object, column: columns.Column, mark: columns.Mark) -> object:
+        read.append((column.kind, mark.number))
+        return plain(connection, column, mark)  # type: ignore[arg-type]
 
     add(shop, ["image-0013"], random(1, 1), replace=True)
-    monkeypatch.setattr(columns, "_found", counted)
+    monkeypatch.setattr(columns, "data", counted)
     with Gallery.open(path, readonly=True) as reader:
-        assert told(reader.search(random(1, 1), 1)[0]) == [("image-0013", 0.0, False)]
+        assert told(reader.nearest(random(1, 1), 1)[0]) == [("image-0013", 0.0, False)]
     assert read == [("vector", 3)]
     read.clear()
     skipped = shop.refresh_cache()
@@ -281,13 +282,13 @@ def test_two_histories_of_one_gallery_share_no_cache(shop: Gallery, path: Path, 
 
 def test_a_gallery_that_outgrows_its_cache(shop: Gallery, path: Path) -> None:
     with Gallery.open(path, readonly=True) as reader:
-        reader.search(random(1), 3)
+        reader.nearest(random(1), 3)
         for step in range(6):
             add(shop, [f"{step}-{number}" for number in range(40)], random(40, step + 10))
-            assert told(reader.search(random(40, step + 10)[7], 1)[0]) == [(f"{step}-7", 0.0, False)]
+            assert told(reader.nearest(random(40, step + 10)[7], 1)[0]) == [(f"{step}-7", 0.0, False)]
             check_answers(path)
         shop.remove([id for id in shop.ids() if id.startswith("image")])
-        assert len(reader.search(random(1), 999)[0]) == 240
+        assert len(reader.nearest(random(1), 999)[0]) == 240
         check_answers(path)
     assert shop.verify() == []
 
@@ -339,12 +340,13 @@ def test_a_read_only_place_is_mapped_too(shop: Gallery, path: Path) -> None:
 import os, sys
 import faiss
 import numpy as np
-from holdfast.gallery import Gallery, columns
+from holdfast.gallery import Gallery
+from holdfast.gallery.stores.sqlite import columns
 if os.getuid() == 0:
     os.setgid(65534), os.setuid(65534)
 columns.Column.decode = None  # no block can be read
 with Gallery.open(sys.argv[1], readonly=True) as gallery:
-    print(gallery.search(np.zeros(5, np.float32), 99)[0].hits[0].id, gallery._store._frozen)
+    print(gallery.nearest(np.zeros(5, np.float32), 99)[0].hits[0].id, gallery._store._frozen)
 """
         done = subprocess.run(
             [sys.executable, "-c", script, str(there)], capture_output=True, text=True, check=False
@@ -411,7 +413,7 @@ class Cached(RuleBasedStateMachine):
         vectors = np.array([self.model[id] for id in ids], dtype=np.float32)
         wanted, boxes = ranking(query, ids, vectors), around(vectors)
         for reader in self.readers:
-            assert told(reader.search(query, 50)[0]) == wanted
+            assert told(reader.nearest(query, 50)[0]) == wanted
             with reader.snapshot():
                 slots = reader._slots(ids)
                 found = reader.boxes_at(EPS, slots)

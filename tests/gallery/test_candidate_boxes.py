@@ -18,9 +18,10 @@ from PIL import Image
 
 from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError, ModelError
-from holdfast.gallery import Boxes, Gallery, columns, meta, verify_file
+from holdfast.gallery import Boxes, Gallery, verify_file
 from holdfast.gallery import boxes as box_columns
 from holdfast.gallery.bounding import stored_boxes
+from holdfast.gallery.stores.sqlite import columns, meta
 from holdfast.models import wrap
 from holdfast.workflow import open_and_index
 
@@ -161,7 +162,8 @@ def test_boxes_without_bounds_are_sound(gallery):
 WRITER = """
 import sys
 import numpy as np
-from holdfast.gallery import Boxes, Gallery, columns
+from holdfast.gallery import Boxes, Gallery
+from holdfast.gallery.stores.sqlite import columns
 columns._BLOCK_BYTES = 80
 gallery = Gallery.open(sys.argv[1])
 rng = np.random.default_rng(int(sys.argv[2]))
@@ -304,5 +306,5 @@ def test_a_gallery_of_the_first_version_gains_boxes_when_it_is_given_them(path):
 
 
 def test_columns_are_named_by_their_eps():
-    assert [c.width for c in box_columns.columns_for(EPS, 7)] == [7, 7, 1]
-    assert box_columns.sizes([box_columns.kind("reach", eps) for eps in (8 / 255, 0.01)]) == (0.01, 8 / 255)
+    assert [c.width for c in meta.columns_for(EPS, 7)] == [7, 7, 1]
+    assert meta.sizes([box_columns.kind("reach", eps) for eps in (8 / 255, 0.01)]) == (0.01, 8 / 255)

@@ -16,7 +16,8 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError, HoldfastError, StorageError
-from holdfast.gallery import EmbedderInfo, Gallery, database, verify_file
+from holdfast.gallery import EmbedderInfo, Gallery, verify_file
+from holdfast.gallery.stores.sqlite import database, memory
 
 
 def refused(action: Callable[[], object], kind: type[HoldfastError], match: str) -> None:
@@ -177,7 +178,7 @@ def test_a_newer_file_is_left_to_a_newer_program(filled: Path) -> None:
 
 def test_a_full_disk_leaves_the_gallery_as_it_was(filled: Path) -> None:
     with Gallery.open(filled) as gallery:
-        before = told(gallery.search(random(1, dim=128), 20)[0])
+        before = told(gallery.nearest(random(1, dim=128), 20)[0])
         connection = gallery._store.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
@@ -187,7 +188,7 @@ def test_a_full_disk_leaves_the_gallery_as_it_was(filled: Path) -> None:
             StorageError,
             "the disk is full: free some space",
         )
-        assert told(gallery.search(random(1, dim=128), 20)[0]) == before
+        assert told(gallery.nearest(random(1, dim=128), 20)[0]) == before
         assert (len(gallery), gallery.verify()) == (3000, [])
         connection.execute(f"PRAGMA max_page_count = {1 << 30}")
         gallery.add(more, random(5000, dim=128))
@@ -241,7 +242,7 @@ def locked() -> Iterator[Path]:
 
 
 def test_a_read_only_folder_can_be_searched(locked: Path) -> None:
-    script = "print(Gallery.open(path, readonly=True).search(np.arange(5), 2)[0].hits[0].id)"
+    script = "print(Gallery.open(path, readonly=True).nearest(np.arange(5), 2)[0].hits[0].id)"
     assert child(script, locked) == "image-0000"
     assert [file.name for file in locked.parent.iterdir()] == [locked.name]
 
@@ -250,7 +251,7 @@ def test_a_read_only_file_can_be_searched_without_being_asked_for_as_such(locked
     locked.parent.chmod(0o777)
     script = """
 gallery = Gallery.open(path)
-print(gallery.search(np.arange(5), 2)[0].hits[0].id)
+print(gallery.nearest(np.arange(5), 2)[0].hits[0].id)
 try:
     gallery.add(["x"], np.ones((1, 5)))
 except StorageError as error:
@@ -287,17 +288,19 @@ def reader(gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch) -> Gal
 
 def test_a_change_under_a_reader_without_rights_is_noticed(reader: Gallery, path: Path) -> None:
     with reader:
-        assert len(reader.search(random(1), 20)[0]) == 9
+        assert len(reader.nearest(random(1), 20)[0]) == 9
         with Gallery.open(path) as owner:
             owner.remove(names(1))
-            refused(lambda: reader.search(random(1), 20), GalleryError, "changed by its owner; open it again")
+            refused(
+                lambda: reader.nearest(random(1), 20), GalleryError, "changed by its owner; open it again"
+            )
 
 
 @pytest.mark.parametrize(
     "use",
     [
         lambda reader: reader.items(np.arange(9)),
-        lambda reader: reader.search(random(1), 20),
+        lambda reader: reader.nearest(random(1), 20),
         lambda reader: reader.verify(),
         lambda reader: reader.info,
     ],
@@ -340,9 +343,19 @@ def test_an_altered_label_is_found_and_refused(tmp_path: Path) -> None:
     connection.close()
     assert "checksum" in verify_file(path)[0]
     with Gallery.open(path) as gallery, pytest.raises(GalleryError, match="checksum"):
-        gallery.search(np.zeros(2, dtype=np.float32), 2)
+        gallery.nearest(np.zeros(2, dtype=np.float32), 2)
     with (
         Gallery.open(path) as gallery,
         pytest.raises(GalleryError, match="'a' in slot 0 does not match its checksum"),
     ):
         gallery.catalogue()
+
+
+def test_threads_that_read_notice_damage_too(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_MANY", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    with Gallery.open(filled) as gallery:
+        assert (gallery.all_vectors() == random(3000, dim=128)).all()
+    with closing(sqlite3.connect(filled)) as connection, connection:
+        connection.execute("UPDATE blocks SET checksum = checksum + 1 WHERE block = 1")
+    refused(lambda: Gallery.open(filled), GalleryError, "is damaged")

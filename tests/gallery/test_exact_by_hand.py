@@ -80,7 +80,7 @@ def test_ties_come_back_whole_and_are_settled_by_id(tmp_path):
     assert sorted(exact.within(rows(1, 2, -1), np.zeros(1, dtype=np.float32), 1.0).slots.tolist()) == [0, 2]
     with Gallery.create(tmp_path / "g", dim=1, embedder=EMBEDDER) as gallery:
         gallery.add(["b", "c", "a"], rows(1, 2, -1))
-        (hits,) = gallery.search(rows(0), 3)
+        (hits,) = gallery.nearest(rows(0), 3)
         assert [(hit.id, hit.tied) for hit in hits.hits] == [("a", True), ("b", True), ("c", False)]
         assert [hit.id for hit in gallery.range_search(rows(0)[0], 1.0).hits] == ["a", "b"]
 

@@ -1,4 +1,4 @@
-"""Every engine answers alike: one file, a file of milvus-lite, a Milvus server.
+"""Every store of the registry answers alike, and so does the toy store of `tests/extending`.
 
 The references are a naive float64 ranking, and for certificates the embedded gallery with the same candidates.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,28 +30,30 @@ from holdfast.gallery import (
     EmbedderInfo,
     Gallery,
     TooManyError,
-    columns,
     create_gallery,
     discard_gallery,
     gallery_exists,
     open_gallery,
+    reading,
     verify_gallery,
 )
 from holdfast.gallery.certified import QueryBounds, certify_query
-from holdfast.gallery.exact import norm_form_error
+from holdfast.gallery.exact import largest_norm, norm_form_error
 from holdfast.gallery.indexing import embedder_info
 from holdfast.gallery.kept import Kept
-from holdfast.gallery.milvus import documents, link, rows, view
-from holdfast.gallery.milvus import gallery as milvus_gallery
-from holdfast.gallery.milvus.certificates import encode_certificate
-from holdfast.gallery.milvus.gallery import ChangedError
-from holdfast.gallery.milvus.writer import Writer
 from holdfast.gallery.recheck import recheck
 from holdfast.gallery.rules import VoteQuestion
 from holdfast.gallery.smoothed import smoothed, smoothed_info
+from holdfast.gallery.stores import STORES, store_at
+from holdfast.gallery.stores.base import ChangedError
+from holdfast.gallery.stores.milvus import documents, link, rows
+from holdfast.gallery.stores.milvus import store as milvus_store
+from holdfast.gallery.stores.milvus.certificates import encode_certificate
 from holdfast.gallery.values import Item
 from holdfast.models import Foreign
 from holdfast.threat import Threat
+
+sys.path.append(str(Path(__file__).parents[1] / "extending"))  # where the toy store is
 
 EPS = 0.1
 THREATS = ("query:linf:0.1", "candidates:linf:0.1", "candidates:linf:0.1:m=1", "both:linf:0.1")
@@ -63,11 +67,17 @@ class Engine:
         self.kind, self.place, self.made = kind, place, {}
 
     def location(self, name, options=""):
-        if self.kind == "embedded":
+        if self.kind == "sqlite":
             return self.place / f"{name}.gallery"
-        if self.kind == "lite":
-            return f"milvus-lite:{self.place}/{name}{options}"
-        return f"milvus://{self.place}/{name}_{os.getpid()}{options}"  # Workers share the server.
+        if self.kind == "milvus-lite":
+            return f"milvus-lite:{self.place}/shop.db/{name}{options}"
+        if self.kind == "milvus":
+            return f"milvus://{self.place}/{name}_{os.getpid()}{options}"  # Workers share the server.
+        return f"{self.kind}:{self.place}/{name}"
+
+    @property
+    def promises(self):
+        return store_at(self.location("any"))[0].promises
 
     def empty(self, boxes=False, options="", dim=DIM):
         """A gallery without candidates or certificates."""
@@ -92,16 +102,15 @@ class Engine:
             opened.close()
 
 
-@pytest.fixture(params=["embedded", "lite", "server"], scope="module")
+@pytest.fixture(params=[*STORES, "toy"], scope="module")
 def engine(request, tmp_path_factory):
-    if request.param == "server":
-        made = Engine("server", request.getfixturevalue("milvus_server"))
-    else:
-        folder = tmp_path_factory.mktemp(request.param)
-        made = Engine(request.param, folder if request.param == "embedded" else folder / "shop.db")
-    yield made
-    for gallery in made.made.values():
-        gallery.close()
+    place = request.getfixturevalue("milvus_server") if request.param == "milvus" else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STORES, "toy", "test_toy_store:ToyStore")
+        made = Engine(request.param, place or tmp_path_factory.mktemp(request.param))
+        yield made
+        for gallery in made.made.values():
+            gallery.close()
 
 
 @pytest.fixture
@@ -111,7 +120,7 @@ def gallery(engine):
 
 @pytest.fixture
 def milvus(engine):
-    if engine.kind == "embedded":
+    if not engine.kind.startswith("milvus"):
         pytest.skip("of Milvus only")
     return engine
 
@@ -154,7 +163,7 @@ def test_writes_are_all_or_none(gallery):
     assert gallery.remove([]) == 0
     left = [ids[0], ids[2], ids[3], ids[5]]
     assert list(gallery.ids()) == left
-    assert told(gallery.search(vectors[1], 9)[0]) == ranking(vectors[1], left, vectors[[0, 2, 3, 5]])
+    assert told(gallery.nearest(vectors[1], 9)[0]) == ranking(vectors[1], left, vectors[[0, 2, 3, 5]])
     assert gallery.verify() == []
 
 
@@ -169,7 +178,7 @@ def test_search_is_exact_with_ties_and_duplicates(gallery):
     )
     queries = queries.astype(np.float32)
     for k in (1, 10, 35, 150, 1000):
-        for query, found in zip(queries, gallery.search(queries, k), strict=True):
+        for query, found in zip(queries, gallery.nearest(queries, k), strict=True):
             assert told(found) == ranking(query, ids, vectors)[:k]
 
 
@@ -180,7 +189,7 @@ def test_float32_never_decides(gallery, offset):
     ids = names(120)
     gallery.add(ids, vectors)
     for query in vectors[:3] + np.float32(offset * 1e-7):
-        assert told(gallery.search(query, 7)[0]) == ranking(query, ids, vectors)[:7]
+        assert told(gallery.nearest(query, 7)[0]) == ranking(query, ids, vectors)[:7]
         radius = ranking(query, ids, vectors)[11][1]
         wanted = [entry[:2] for entry in ranking(query, ids, vectors) if entry[1] <= radius]
         assert [entry[:2] for entry in told(gallery.range_search(query, radius))] == wanted
@@ -192,7 +201,7 @@ def test_distances_that_float32_cannot_tell_apart(gallery):
     vectors[:, 1] = np.random.default_rng(0).permutation(120) * 1e-6
     ids, query = names(120), np.zeros(DIM, dtype=np.float32)
     gallery.add(ids, vectors)
-    assert told(gallery.search(query, 7)[0]) == ranking(query, ids, vectors)[:7]
+    assert told(gallery.nearest(query, 7)[0]) == ranking(query, ids, vectors)[:7]
     for place in (3, 60):
         found = told(gallery.range_search(query, ranking(query, ids, vectors)[place][1]))
         assert found == ranking(query, ids, vectors)[: place + 1]
@@ -215,7 +224,7 @@ def test_range_search(gallery):
 
 def test_what_does_not_fit_is_refused(engine, gallery):
     with pytest.raises(GalleryError, match="is empty"):
-        gallery.search(random(1), 1)
+        gallery.nearest(random(1), 1)
     with pytest.raises(GalleryError, match="number 2 of 2 has a NaN"):
         gallery.add(names(2), [[0.0] * DIM, [np.nan] * DIM])
     with pytest.raises(GalleryError, match=f"must have {DIM} numbers each"):
@@ -234,7 +243,7 @@ def test_what_does_not_fit_is_refused(engine, gallery):
         (random(1), 1.5, "k is"),
     ):
         with pytest.raises(GalleryError, match=problem):
-            gallery.search(queries, k)
+            gallery.nearest(queries, k)
     with pytest.raises(GalleryError, match="has no item 'b'"):
         gallery.get("b")
     with pytest.raises(GalleryError, match="was made by embedder 2:aaaaaaaaaa, not by bbbbbbbbbbbb"):
@@ -405,7 +414,7 @@ def test_a_damaged_certificate_can_be_forgotten(milvus):
     gallery = milvus.empty()
     gallery.keep([kept("q"), kept("other")])
     stored = encode_certificate(kept("q", k=5), 9)
-    gallery._documents.write([dataclasses.replace(stored, body="00000000" + stored.body[8:])])
+    gallery._store._documents.write([dataclasses.replace(stored, body="00000000" + stored.body[8:])])
     with pytest.raises(GalleryError, match="does not match its checksum; forget it"):
         gallery.certificates()
     assert gallery.forget(["q"]) == 2
@@ -416,12 +425,12 @@ def test_another_reader_sees_a_write(engine, gallery):
     ids, vectors = names(3), random(3)
     gallery.add(ids[:1], vectors[:1])
     with engine.again(gallery) as reader:
-        assert len(reader.search(vectors[0], 5)[0]) == 1
+        assert len(reader.nearest(vectors[0], 5)[0]) == 1
         gallery.add(ids[1:], vectors[1:])
-        assert reader.search(vectors[2], 5)[0].hits[0].id == ids[2]
+        assert reader.nearest(vectors[2], 5)[0].hits[0].id == ids[2]
         assert len(reader) == 3
         gallery.remove(ids[2:])
-        assert ids[2] not in [hit.id for hit in reader.search(vectors[2], 5)[0].hits]
+        assert ids[2] not in [hit.id for hit in reader.nearest(vectors[2], 5)[0].hits]
 
 
 def test_two_writers_never_mix(engine, gallery):
@@ -457,7 +466,7 @@ def test_a_claim_steps_back_from_an_earlier_one(milvus, monkeypatch):
 
         def late(claim):
             monkeypatch.undo()
-            held.enter_context(other._documents.claimed(0, 5.0))
+            held.enter_context(other._store._documents.claimed(0, 5.0))
             threading.Timer(0.5, lambda: (events.append("other ends"), held.close())).start()
             beat(claim)
 
@@ -475,7 +484,7 @@ def test_a_snapshot_that_is_overtaken_says_so(milvus):
     with milvus.again(gallery) as writer:
         with pytest.raises(ChangedError, match="was changed while it was being read"):  # noqa: PT012, SIM117
             with gallery.snapshot():
-                gallery.search(vectors[0], 2)
+                gallery.nearest(vectors[0], 2)
                 writer.remove(ids[:1])
         with gallery.snapshot(), pytest.raises(GalleryError, match="leave the snapshot first"):
             gallery.remove(ids[:1])
@@ -486,10 +495,10 @@ def test_a_snapshot_that_is_overtaken_says_so(milvus):
                 asked.append(writer.remove(ids[1:2]))
             return nearest(self, queries, k, **how)
 
-        nearest = view.View.nearest
+        nearest = reading.Proposed.nearest
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(view.View, "nearest", overtaken)
-            assert {hit.id for hit in gallery.search(vectors[0], 9)[0].hits} == set(ids[2:])
+            patch.setattr(reading.Proposed, "nearest", overtaken)
+            assert {hit.id for hit in gallery.nearest(vectors[0], 9)[0].hits} == set(ids[2:])
         assert asked == [1]
 
 
@@ -511,16 +520,16 @@ def test_a_writer_that_dies_leaves_nothing_to_see(milvus, monkeypatch):
         with pytest.raises(Killed):
             writer.add(ids[1:4], vectors[1:4], replace=True)
     assert list(gallery.ids()) == ids[:2]
-    assert told(gallery.search(vectors[2], 9)[0]) == ranking(vectors[2], ids[:2], vectors[:2])
+    assert told(gallery.nearest(vectors[2], 9)[0]) == ranking(vectors[2], ids[:2], vectors[:2])
     begun = time.monotonic()
     gallery.add(ids[2:], vectors[2:])
     assert time.monotonic() - begun > 2.0
-    assert told(gallery.search(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
+    assert told(gallery.nearest(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
     assert gallery.verify() == []
     gallery.compact()
-    stored = gallery._link.query(gallery._name, "slot >= 0", ["slot"])
+    stored = gallery._store._link.query(gallery._store._name, "slot >= 0", ["slot"])
     assert len(stored) == 5
-    assert told(gallery.search(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
+    assert told(gallery.nearest(vectors[2], 9)[0]) == ranking(vectors[2], ids, vectors)
 
 
 def test_a_writer_that_dies_after_its_commit_has_written(milvus, monkeypatch):
@@ -554,7 +563,7 @@ def test_a_commit_without_an_answer_is_undone(milvus, monkeypatch, write):
         with pytest.raises(GalleryError, match="no answer"):
             gallery.add(ids[4:5], vectors[4:5]) if write == "add" else gallery.remove(ids[:1])
         assert seen[0][1] == (5 if write == "add" else 3)
-        states = gallery._documents.read(documents.STATE)
+        states = gallery._store._documents.read(documents.STATE)
         assert len({documents.serial_of(one) for one in states}) == len(states)
         assert list(reader.ids()) == ids[:4]
         if write == "add":
@@ -572,11 +581,11 @@ def test_a_writer_that_was_asleep_is_refused(milvus, monkeypatch):
     ids, vectors = names(3), random(3)
     monkeypatch.setattr(documents, "LEASE", 2.0)
     with milvus.again(gallery) as other:
-        put = Writer.put
+        put = milvus_store.MilvusStore.put
 
-        def asleep(writer, *rest):
+        def asleep(store, *rest):
             patch.undo()
-            claim = writer.claim
+            claim = store._claim
             claim.last = time.monotonic()  # Nothing is heard of it until its commit.
             claim.beat = lambda: None
             commit = claim.commit
@@ -588,10 +597,10 @@ def test_a_writer_that_was_asleep_is_refused(milvus, monkeypatch):
                 return commit(**changes)
 
             claim.commit = late
-            put(writer, *rest)
+            put(store, *rest)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Writer, "put", asleep)
+            patch.setattr(milvus_store.MilvusStore, "put", asleep)
             with pytest.raises(GalleryError, match="another one took over; nothing was written"):
                 gallery.add(ids[:1], vectors[:1])
         assert list(gallery.ids()) == ids[1:]
@@ -637,8 +646,14 @@ def test_a_refused_insert_is_undone(milvus, monkeypatch):
             gallery.add(names(3), vectors, boxes={EPS: boxes})
     assert (len(gallery), list(gallery.ids())) == (0, [])
     gallery.add(names(3), vectors, boxes={EPS: boxes})
-    assert told(gallery.search(vectors[0], 3)[0]) == ranking(vectors[0], names(3), vectors)
+    assert told(gallery.nearest(vectors[0], 3)[0]) == ranking(vectors[0], names(3), vectors)
     assert gallery.verify() == []
+
+
+def slots_of(gallery, ids):
+    """In which slots of the store these are."""
+    with gallery._store.snapshot():
+        return gallery._store.find(ids)
 
 
 def boxed(items, some):
@@ -649,22 +664,22 @@ def test_damage_is_seen(milvus):
     gallery = milvus.empty()
     ids, vectors = names(3), random(3)
     gallery.add(ids, vectors)
-    slot = gallery._answer(lambda found: found.find([ids[1]]))[ids[1]]
+    slot = slots_of(gallery, [ids[1]])[ids[1]]
     wrong = rows.candidates([slot], [Item(ids[1])], vectors[1:2] + 1)[0]
     wrong["vector"] = vectors[1]
-    gallery._link.delete(gallery._name, f"slot in [{slot}]")
-    gallery._link.insert(gallery._name, [wrong])
+    gallery._store._link.delete(gallery._store._name, f"slot in [{slot}]")
+    gallery._store._link.insert(gallery._store._name, [wrong])
     assert "does not match its checksum" in gallery.verify()[0]
     with pytest.raises(GalleryError, match="does not match its checksum"):
-        gallery.search(vectors[1], 1)
-    gallery._link.delete(gallery._name, f"slot in [{slot}]")
+        gallery.nearest(vectors[1], 1)
+    gallery._store._link.delete(gallery._store._name, f"slot in [{slot}]")
     time.sleep(0.3)  # Deleted behind its back: no state names the stamp of it.
     assert "2 candidates are there where 3 are counted" in gallery.verify()[0]
     for write in (gallery.catalogue, gallery.compact, lambda: gallery.add_boxes(0.5, boxed)):
         with pytest.raises(GalleryError, match=r"is damaged \(3 candidates are counted, 2 are there\)"):
             write()
     assert gallery.info.boxes == ()
-    gallery._link.insert(gallery._name, rows.candidates([slot], [Item(ids[1])], vectors[1:2]))
+    gallery._store._link.insert(gallery._store._name, rows.candidates([slot], [Item(ids[1])], vectors[1:2]))
 
 
 def test_a_gallery_that_is_being_overwritten_answers_nothing(milvus, monkeypatch):
@@ -729,7 +744,7 @@ def test_rows_that_come_twice_count_once(milvus, monkeypatch):
     )
     order = ranking(vectors[0], ids, vectors)
     assert told(gallery.range_search(vectors[0], order[9][1])) == order[:10]
-    assert told(gallery.search(vectors[0], 30)[0]) == order[:30]
+    assert told(gallery.nearest(vectors[0], 30)[0]) == order[:30]
     assert list(gallery.catalogue()) == ids
     assert len(gallery.all_vectors()) == 60
     assert gallery.verify() == []
@@ -740,12 +755,12 @@ def test_a_reach_that_is_not_what_was_written_is_seen(milvus):
     vectors, boxes, asked = candidates(5, 40, DIM, 0.0)
     gallery.add(names(40), vectors, boxes={EPS: boxes})
     near = ranking(asked.embedding, names(40), vectors)[5][0]
-    slot = gallery._answer(lambda found: found.find([near]))[near]
-    collection = gallery._state().boxes[EPS]
-    right = dict(gallery._link.query(collection, f"slot == {slot}", list(rows.BOX))[0])
+    slot = slots_of(gallery, [near])[near]
+    collection = gallery._store._newest().boxes[EPS]
+    right = dict(gallery._store._link.query(collection, f"slot == {slot}", list(rows.BOX))[0])
     for row in ({**right, "reach": 0.0}, right):
-        gallery._link.delete(collection, f"slot in [{slot}]")
-        gallery._link.insert(collection, [row])
+        gallery._store._link.delete(collection, f"slot in [{slot}]")
+        gallery._store._link.insert(collection, [row])
         time.sleep(0.3)
         if row is not right:
             with gallery.snapshot(), pytest.raises(GalleryError, match="does not match its checksum"):
@@ -761,13 +776,13 @@ def test_more_than_milvus_gives_out(milvus, monkeypatch):
     wanted = proved(gallery, asked, 5)
     assert any(entry[4] == "CERTIFIED" for entry in wanted["query:linf:0.1"])
     with monkeypatch.context() as patch:
-        patch.setattr(view, "WHOLE", 0)  # Milvus itself leaves out what is too far.
+        patch.setattr(reading, "WHOLE", 0)  # Milvus itself leaves out what is too far.
         assert proved(gallery, asked, 5) == wanted
-    monkeypatch.setattr(view, "MOST", 30)
+    monkeypatch.setattr(milvus_store, "MOST", 30)
     assert proved(gallery, asked, 5) == wanted
-    assert told(gallery.search(vectors[0], 60)[0]) == ranking(vectors[0], names(80), vectors)[:60]
+    assert told(gallery.nearest(vectors[0], 60)[0]) == ranking(vectors[0], names(80), vectors)[:60]
     gallery.remove(names(1))
-    monkeypatch.setattr(view, "WHOLE", 78)
+    monkeypatch.setattr(reading, "WHOLE", 78)
     gone = certify_query(
         gallery,
         QueryBounds(asked.embedding, Box(asked.box.centre, asked.box.radius * 100), False),
@@ -782,19 +797,19 @@ def test_more_than_milvus_gives_out(milvus, monkeypatch):
 
 def test_any_rounding_within_the_bound_is_harmless(milvus, monkeypatch):
     """Milvus may compute in any form: here each squared distance is off by as much as the bound allows."""
-    if milvus.kind == "server":
+    if milvus.kind == "milvus":
         pytest.skip("Milvus is not asked here")
     vectors = random(150, seed=8) + np.float32(400)
     ids = names(150)
     gallery = milvus.empty()
     gallery.add(ids, vectors)
-    first = gallery._answer(lambda found: found.find(ids[:1]))[ids[0]]
+    first = slots_of(gallery, ids[:1])[ids[0]]
     rng = np.random.default_rng(9)
 
     def search(self, collection, queries, limit, *, expression, stamp, ask):
         found = []
         for query in queries:
-            error = norm_form_error(query[None], columns.largest_norm(vectors))[0] * 0.99
+            error = norm_form_error(query[None], largest_norm(vectors))[0] * 0.99
             squares = np.square(vectors.astype(np.float64) - query).sum(axis=1)
             said = squares + error * rng.choice([-1, 1], len(squares))
             order = [n for n in np.argsort(said) if said[n] < ask.get("radius", np.inf)][:limit]
@@ -804,10 +819,10 @@ def test_any_rounding_within_the_bound_is_harmless(milvus, monkeypatch):
         return found
 
     monkeypatch.setattr(link.Link, "search", search)
-    monkeypatch.setattr(view, "WHOLE", 0)
+    monkeypatch.setattr(reading, "WHOLE", 0)
     for query in vectors[:6] + random(6, seed=10) * np.float32(0.1):
         order = ranking(query, ids, vectors)
-        assert told(gallery.search(query, 5)[0]) == order[:5]
+        assert told(gallery.nearest(query, 5)[0]) == order[:5]
         for place in (0, 20, 100):
             assert told(gallery.range_search(query, order[place][1])) == order[: place + 1]
 
@@ -822,14 +837,14 @@ def test_candidates_that_come_from_afar(milvus, monkeypatch, tmp_path, farthest)
     radius[70] = farthest
     boxes = Boxes(vectors, radius)
     query = QueryBounds(np.full(DIM, 0.01, dtype=np.float32), None, False)
-    monkeypatch.setattr(view, "WHOLE", 0)
+    monkeypatch.setattr(reading, "WHOLE", 0)
     found = []
     with Gallery.create(tmp_path / "same.gallery", dim=DIM, embedder=EMBEDDER) as embedded:
         embedded.add_boxes(EPS, lambda *_: None)
         for gallery in (embedded, milvus.empty(boxes=True)):
             gallery.add(names(80), vectors, boxes={EPS: boxes})
             found.append(certify_query(gallery, query, 3, Threat.parse("candidates:linf:0.1")))
-    stored = gallery._link.query(gallery._state().boxes[EPS], "slot >= 0", ["reach"])
+    stored = gallery._store._link.query(gallery._store._newest().boxes[EPS], "slot >= 0", ["reach"])
     assert np.isfinite([row["reach"] for row in stored]).all()
     assert found[0] == found[1]
     assert found[0].proof.examined < 20
@@ -842,7 +857,7 @@ def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvu
     vectors, boxes, asked = candidates(7, 80, DIM, 0.0)
     gallery.add(names(80), vectors, boxes={EPS: boxes})
     assert gallery.info.index == "HNSW"
-    found = gallery.search(vectors[:3], 5)
+    found = gallery.nearest(vectors[:3], 5)
     for query, hits in zip(vectors, found, strict=False):
         distances = dict(entry[:2] for entry in ranking(query, names(80), vectors))
         assert [hit.distance for hit in hits.hits] == [distances[hit.id] for hit in hits.hits]
@@ -850,7 +865,7 @@ def test_an_approximate_index_proves_by_comparing_with_all_or_says_unknown(milvu
     plain.add(names(80), vectors, boxes={EPS: boxes})
     assert proved(gallery, asked, 5) == proved(plain, asked, 5)
     gallery.remove(names(1))
-    monkeypatch.setattr(view, "WHOLE", 10)
+    monkeypatch.setattr(reading, "WHOLE", 10)
     for text in THREATS:
         unsure = certify_query(gallery, asked, 5, Threat.parse(text))
         assert {(c.best, c.worst, c.verdict) for c in unsure.certificates} == {(1, 79, Verdict.UNKNOWN)}
@@ -879,11 +894,10 @@ def test_a_file_that_could_not_be_opened_is_let_go(tmp_path, monkeypatch, step):
 def test_the_wait_for_a_writer_ends(milvus, monkeypatch):
     gallery = milvus.empty()
     monkeypatch.setattr(documents, "LEASE", 0.3)
-    monkeypatch.setattr(milvus_gallery, "WAIT", 0.1)
     with milvus.again(gallery) as other:
-        other._wait = 0.1
-        with gallery._write(0) as writer:
-            claim, beating = writer.claim, threading.Event()
+        other._store._wait = 0.1
+        with gallery._store.write():
+            claim, beating = gallery._store._claim, threading.Event()
 
             def live():
                 while not beating.wait(0.05):

@@ -16,13 +16,15 @@ import pytest
 from gallery_reference import DIM, EMBEDDER, names, random, told
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, columns, creating, discard_gallery, verify_file
+from holdfast.gallery import Gallery, discard_gallery, verify_file
+from holdfast.gallery.stores.sqlite import columns, creating
 
 PRELUDE = f"""
 import sys
 from pathlib import Path
 import numpy as np
-from holdfast.gallery import EmbedderInfo, Gallery, columns
+from holdfast.gallery import EmbedderInfo, Gallery
+from holdfast.gallery.stores.sqlite import columns
 columns._BLOCK_BYTES = {16 * DIM}
 path = Path(sys.argv[1])
 """
@@ -140,7 +142,7 @@ def test_a_process_killed_while_it_merged_the_log(path: Path, tmp_path: Path) ->
     image.write_bytes(content)
     image.with_name(image.name + "-wal").write_bytes(log)
     with Gallery.open(image) as gallery:
-        assert len(gallery.search(random(1, 1), 30_000)[0]) == 20_000
+        assert len(gallery.nearest(random(1, 1), 30_000)[0]) == 20_000
         assert gallery.verify() == []
 
 
@@ -157,7 +159,7 @@ def test_readers_see_whole_commits_while_another_process_writes(gallery: Gallery
     seen = set()
     with start(script, path) as writer, Gallery.open(path, readonly=True) as reader:
         while writer.poll() is None:
-            (hits,) = reader.search(np.zeros(DIM), 1000)
+            (hits,) = reader.nearest(np.zeros(DIM), 1000)
             by_step: dict[str, int] = {}
             for hit in hits.hits:
                 step = hit.id.split("-")[0]
@@ -175,10 +177,10 @@ def test_a_snapshot_stays_as_it_was(gallery: Gallery, path: Path) -> None:
     gallery.add(names(8), random(8))
     with Gallery.open(path, readonly=True) as reader:
         with reader.snapshot():
-            before = told(reader.search(random(1), 20)[0])
+            before = told(reader.nearest(random(1), 20)[0])
             gallery.remove(names(3))
-            assert told(reader.search(random(1), 20)[0]) == before
-        assert len(reader.search(random(1), 20)[0]) == 5
+            assert told(reader.nearest(random(1), 20)[0]) == before
+        assert len(reader.nearest(random(1), 20)[0]) == 5
         with reader.snapshot(), pytest.raises(GalleryError, match="reading only"):
             reader.remove(["x"])
     with gallery.snapshot(), pytest.raises(GalleryError, match="inside a snapshot"):
@@ -191,18 +193,18 @@ def test_a_reader_reads_only_the_blocks_that_changed(
     gallery.add(names(40), random(40))
     with Gallery.open(path, readonly=True) as reader:
         read: list[int] = []
-        plain = columns.read
+        plain = columns.data
 
         def counted(connection: object, column: object, mark: columns.Mark) -> object:
             read.append(mark.number)
             return plain(connection, column, mark)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(columns, "read", counted)
-        reader.search(random(1), 3)
+        monkeypatch.setattr(columns, "data", counted)
+        reader.nearest(random(1), 3)
         assert read == []
         gallery.add(["image-0013"], random(1, 1), replace=True)
         gallery.add(["new"], random(1, 2))
-        assert told(reader.search(random(1, 2), 1)[0]) == [("new", 0.0, False)]
+        assert told(reader.nearest(random(1, 2), 1)[0]) == [("new", 0.0, False)]
         assert read == [3, 10]
 
 
@@ -245,7 +247,7 @@ def test_threads_share_a_gallery(gallery: Gallery) -> None:
         try:
             for step in range(10):
                 gallery.add([f"{number}-{step}"], random(1, number) + 100)
-                (hits,) = gallery.search(random(1), 5)
+                (hits,) = gallery.nearest(random(1), 5)
                 if hits.hits[0].distance != 0:
                     wrong.append(hits)
                 gallery.remove([f"{number}-{step}"])
@@ -264,7 +266,7 @@ def test_threads_share_a_gallery(gallery: Gallery) -> None:
 def test_a_replaced_gallery_must_be_opened_again(gallery: Gallery, path: Path) -> None:
     gallery.add(names(3), random(3))
     with Gallery.create(path, dim=3, embedder=EMBEDDER, overwrite=True) as new:
-        for use in (lambda: gallery.search(random(1), 1), lambda: gallery.add(["x"], random(1))):
+        for use in (lambda: gallery.nearest(random(1), 1), lambda: gallery.add(["x"], random(1))):
             with pytest.raises(GalleryError, match=r"was replaced .*; open it again"):
                 use()
         assert len(new) == 0
@@ -274,10 +276,10 @@ def test_another_file_in_its_place_is_not_taken_for_it(gallery: Gallery, path: P
     gallery.add(["old"], random(1))
     with Gallery.create(tmp_path / "new", dim=DIM, embedder=EMBEDDER) as new:
         new.add(["new"], random(1))
-    assert gallery.search(random(1), 1)[0].hits[0].id == "old"
+    assert gallery.nearest(random(1), 1)[0].hits[0].id == "old"
     for change in ((tmp_path / "new").replace, Path.unlink):
         change(path)
-        for use in (lambda: gallery.search(random(1), 1), lambda: len(gallery), gallery.verify):
+        for use in (lambda: gallery.nearest(random(1), 1), lambda: len(gallery), gallery.verify):
             with pytest.raises(GalleryError, match=r"was replaced .*; open it again"):
                 use()
 

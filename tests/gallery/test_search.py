@@ -13,13 +13,13 @@ from holdfast.gallery import Gallery, Hit, Hits
 def test_hits_are_those_of_a_full_sort(gallery: Gallery) -> None:
     ids, vectors, queries = names(50), random(50), random(4, 1)
     gallery.add(ids, vectors, labels=[f"class {n % 3}" for n in range(50)], paths=[f"{id}.jpg" for id in ids])
-    answers = gallery.search(queries, 7, names=["a", "b", "c", "d"])
+    answers = gallery.nearest(queries, 7, names=["a", "b", "c", "d"])
     assert [hits.query for hits in answers] == ["a", "b", "c", "d"]
     for query, hits in zip(queries, answers, strict=True):
         assert told(hits) == ranking(query, ids, vectors)[:7]
         for hit in hits.hits:
             assert (hit.path, hit.label) == (f"{hit.id}.jpg", f"class {int(hit.id[-4:]) % 3}")
-    assert told(gallery.search(queries[2], 7)[0]) == told(answers[2])
+    assert told(gallery.nearest(queries[2], 7)[0]) == told(answers[2])
 
 
 def test_ties_are_by_id_and_marked_also_across_the_last_rank(gallery: Gallery) -> None:
@@ -27,22 +27,22 @@ def test_ties_are_by_id_and_marked_also_across_the_last_rank(gallery: Gallery) -
     vectors[[1, 4], 0] = 1, 2
     gallery.add(["f", "far", "b", "d", "farther", "a"], vectors)
     query = np.zeros(DIM)
-    assert told(gallery.search(query, 2)[0]) == [("a", 0.0, True), ("b", 0.0, True)]
-    assert told(gallery.search([query, query], 5)[1])[3:] == [("f", 0.0, True), ("far", 1.0, False)]
-    assert told(gallery.range_search(query, 1.0)) == told(gallery.search(query, 5)[0])
+    assert told(gallery.nearest(query, 2)[0]) == [("a", 0.0, True), ("b", 0.0, True)]
+    assert told(gallery.nearest([query, query], 5)[1])[3:] == [("f", 0.0, True), ("far", 1.0, False)]
+    assert told(gallery.range_search(query, 1.0)) == told(gallery.nearest(query, 5)[0])
 
 
 def test_one_of_two_tied_is_marked_although_the_other_is_not_shown(gallery: Gallery) -> None:
     vectors = np.zeros((3, DIM), dtype=np.float32)
     vectors[:, 0] = 1, -1, 0.5
     gallery.add(["x", "y", "z"], vectors)
-    assert told(gallery.search(np.zeros(DIM), 2)[0]) == [("z", 0.5, False), ("x", 1.0, True)]
+    assert told(gallery.nearest(np.zeros(DIM), 2)[0]) == [("z", 0.5, False), ("x", 1.0, True)]
 
 
 def test_ids_order_ties_by_code_point(gallery: Gallery) -> None:
     ids = ["é", "z", "Z", "10", "9", "日本", "🙂"]
     gallery.add(ids, np.ones((len(ids), DIM)))
-    assert [hit.id for hit in gallery.search(np.ones(DIM), 99)[0].hits] == sorted(ids)
+    assert [hit.id for hit in gallery.nearest(np.ones(DIM), 99)[0].hits] == sorted(ids)
     assert list(gallery.ids()) == sorted(ids)
 
 
@@ -58,8 +58,8 @@ def test_range_search_takes_the_border_and_may_be_empty(gallery: Gallery) -> Non
 
 def test_k_larger_than_the_gallery_gives_all(gallery: Gallery) -> None:
     gallery.add(names(3), random(3))
-    assert len(gallery.search(random(1), 10)[0]) == 3
-    distances, slots = gallery.search_arrays(random(2, 1), 10)
+    assert len(gallery.nearest(random(1), 10)[0]) == 3
+    distances, slots = gallery.nearest_arrays(random(2, 1), 10)
     assert distances.shape == slots.shape == (2, 3)
 
 
@@ -67,9 +67,9 @@ def test_arrays_name_the_same_items_as_hits(gallery: Gallery) -> None:
     gallery.add(names(30), random(30), labels=["x"] * 30)
     queries = random(5, 1)
     with gallery.snapshot():
-        distances, slots = gallery.search_arrays(queries, 4)
+        distances, slots = gallery.nearest_arrays(queries, 4)
         found = gallery.items(slots.ravel())
-    hits = [hit for answer in gallery.search(queries, 4) for hit in answer.hits]
+    hits = [hit for answer in gallery.nearest(queries, 4) for hit in answer.hits]
     assert [(item.id, item.label) for item in found] == [(hit.id, hit.label) for hit in hits]
     assert distances.ravel().tolist() == [hit.distance for hit in hits]
 
@@ -80,12 +80,12 @@ def test_an_error_inside_a_snapshot_is_the_callers_own(gallery: Gallery) -> None
     gallery.add(names(1), random(1))
     with gallery.snapshot():
         assert gallery.verify() == []
-        assert len(gallery.search(random(1), 1)[0]) == 1
+        assert len(gallery.nearest(random(1), 1)[0]) == 1
 
 
 def test_no_queries_no_answers(gallery: Gallery) -> None:
     gallery.add(names(3), random(3))
-    assert gallery.search(np.empty((0, DIM)), 2) == []
+    assert gallery.nearest(np.empty((0, DIM)), 2) == []
 
 
 def bad(value: float) -> list[float]:
@@ -109,13 +109,13 @@ def bad(value: float) -> list[float]:
 def test_bad_searches_are_refused(gallery: Gallery, queries: object, k: int, message: str) -> None:
     gallery.add(names(3), random(3))
     with pytest.raises(GalleryError, match=message) as refused:
-        gallery.search(queries, k)  # type: ignore[arg-type]
+        gallery.nearest(queries, k)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
 
 
 def test_other_refusals(gallery: Gallery) -> None:
     with pytest.raises(GalleryError, match="is empty; add images"):
-        gallery.search(np.ones(DIM), 1)
+        gallery.nearest(np.ones(DIM), 1)
     with pytest.raises(GalleryError, match="is empty; add images"):
         gallery.range_search(np.ones(DIM), 1)
     gallery.add(names(3), random(3))
@@ -125,14 +125,14 @@ def test_other_refusals(gallery: Gallery) -> None:
         with pytest.raises(GalleryError, match="a radius is 0 or more"):
             gallery.range_search(np.ones(DIM), radius)
     with pytest.raises(GalleryError, match="2 queries came with 1 names"):
-        gallery.search(np.ones((2, DIM)), 1, names=["only"])
+        gallery.nearest(np.ones((2, DIM)), 1, names=["only"])
     with pytest.raises(GalleryError, match="no item 'nobody'"):
         gallery.get("nobody")
     with pytest.raises(GalleryError, match="no item in slot 3"):
         gallery.items(np.array([0, 3]))
     gallery.close()
     with pytest.raises(GalleryError, match="is closed; open it again"):
-        gallery.search(np.ones(DIM), 1)
+        gallery.nearest(np.ones(DIM), 1)
 
 
 @pytest.mark.parametrize(

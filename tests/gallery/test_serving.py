@@ -59,7 +59,7 @@ def quick(small_blocks: None) -> Iterator[Path]:
 
 def test_a_snapshot_in_one_thread_stops_neither_reads_nor_writes_of_others(gallery: Gallery) -> None:
     gallery.add(names(30), random(30))
-    before = told(gallery.search(random(1), 50)[0])
+    before = told(gallery.nearest(random(1), 50)[0])
     with gallery.snapshot():
         first = gallery.scan(random(1))
         with in_thread(gallery.remove, names(12)):
@@ -67,14 +67,14 @@ def test_a_snapshot_in_one_thread_stops_neither_reads_nor_writes_of_others(galle
         with in_thread(gallery.add, ["new"], random(1) + 9):
             pass
         seen: list[int] = []
-        with in_thread(lambda: seen.append(len(gallery.search(random(1), 50)[0]))):
+        with in_thread(lambda: seen.append(len(gallery.nearest(random(1), 50)[0]))):
             pass
         assert seen == [19]
         assert len(gallery) == 30
-        assert told(gallery.search(random(1), 50)[0]) == before
+        assert told(gallery.nearest(random(1), 50)[0]) == before
         assert told(gallery.hits_of(first, 50)[0]) == before
         assert gallery.verify() == []
-    assert len(gallery.search(random(1), 50)[0]) == 19
+    assert len(gallery.nearest(random(1), 50)[0]) == 19
 
 
 def test_a_write_may_read_what_was_committed_before_it(gallery: Gallery) -> None:
@@ -82,7 +82,7 @@ def test_a_write_may_read_what_was_committed_before_it(gallery: Gallery) -> None
     sizes: list[int] = []
 
     def make(_: object, vectors: np.ndarray) -> Boxes:
-        sizes.append(len(gallery.search(random(1), 50)[0]))
+        sizes.append(len(gallery.nearest(random(1), 50)[0]))
         return around(vectors)
 
     gallery.add_boxes(EPS, make)
@@ -154,12 +154,12 @@ def test_every_answer_is_that_of_a_state_between_its_begin_and_its_end(quick: Pa
         while not stop.is_set():
             least = done
             if number == 0:
-                found: object = told(gallery.search(query, 10)[0])
+                found: object = told(gallery.nearest(query, 10)[0])
             elif number == 1:
                 with gallery.snapshot():
-                    first = told(gallery.search(query, 10)[0])
+                    first = told(gallery.nearest(query, 10)[0])
                     time.sleep(0.004)
-                    found = told(gallery.search(query, 10)[0])
+                    found = told(gallery.nearest(query, 10)[0])
                     assert found == first
             else:
                 with gallery.snapshot():

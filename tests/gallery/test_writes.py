@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy.typing import NDArray
 
 from holdfast.errors import GalleryError
-from holdfast.gallery import Gallery, Item, columns
+from holdfast.gallery import Gallery, Item
+from holdfast.gallery.stores.sqlite import columns
 
 
 class Followed(RuleBasedStateMachine):
@@ -75,7 +76,7 @@ class Followed(RuleBasedStateMachine):
             ids, query = list(self.model), self.fresh(1)[0]
             wanted = ranking(query, ids, np.stack([self.model[id][0] for id in ids]))
             for gallery in (self.gallery, self.reader):
-                (hits,) = gallery.search(query, 50)
+                (hits,) = gallery.nearest(query, 50)
                 assert told(hits) == wanted
                 assert all(hit.label == self.model[hit.id][1] for hit in hits.hits)
 
@@ -129,7 +130,7 @@ def test_removing_all_leaves_an_empty_gallery_that_works(gallery: Gallery) -> No
     assert gallery.remove(gallery.ids()) == 9
     assert (len(gallery), list(gallery.ids()), gallery.verify()) == (0, [], [])
     gallery.add(["again"], random(1))
-    assert [hit.id for hit in gallery.search(random(1), 3)[0].hits] == ["again"]
+    assert [hit.id for hit in gallery.nearest(random(1), 3)[0].hits] == ["again"]
 
 
 def test_compacting_gives_space_back(path: Path) -> None:
@@ -139,7 +140,7 @@ def test_compacting_gives_space_back(path: Path) -> None:
         gallery.compact()
         assert path.stat().st_size < 1_000_000
         assert gallery.verify() == []
-        assert len(gallery.search(random(1, dim=256), 20)[0]) == 10
+        assert len(gallery.nearest(random(1, dim=256), 20)[0]) == 10
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,9 @@ def test_what_does_not_go_with_it_is_refused():
     with pytest.raises(ModelError, match="has 4 dimensions"):
         build("small", spec=(1, 8, 8), dim=5, candidate_side=CODE)
     embedder = coded(CODE)
-    with pytest.raises(ModelError, match="index without --smooth"):
+    with pytest.raises(ModelError, match="index without smoothing"):
         Smoothed(embedder, 0.1, 10, bound=100.0)
-    with pytest.raises(ModelError, match="index without --metric"):
+    with pytest.raises(ModelError, match="index without a metric"):
         under_metric(embedder, {"matrix": "AAAAAA==", "rank": 1, "features": 1, "embedder": None})
     for wrong, why in (
         ({"name": "other"}, "unknown candidate side"),

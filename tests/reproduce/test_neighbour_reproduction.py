@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from holdfast.cli.app import app
-from holdfast.data.features import image_features, load_features
 from holdfast.errors import ConfigError
-from holdfast.evaluate.rows import read_rows
+from holdfast.neighbours.features import image_features, load_features
 from holdfast.reproduce import open_reproduction
 from holdfast.reproduce.neighbours import SetPlan, features_of
+from holdfast.rows import read_rows
 
 PLAN = """
 points = 12

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.evaluate.rows import read_header, read_rows
 from holdfast.evaluate.scores import ars_difference, score_suite
+from holdfast.reproduce import cells as cells_of_rows
 from holdfast.reproduce import make_cells, open_reproduction, read_plan, reproduce_job, write_page
 from holdfast.reproduce.cells import read_targets, write_cells
-from holdfast.reproduce.run import missing_parts
+from holdfast.reproduce.run import er_rows, missing_parts
+from holdfast.rows import read_header, read_rows
 from holdfast.training import held_out, load_data, parse
 
 PLAN = """
@@ -33,6 +34,9 @@ seeds = [0]
 steps = 2
 ca_queries = 3
 sources = 20
+
+[attacks.on.triplet]
+by = ["ours", "published"]
 
 [datasets.mini]
 train_eps = "0.1"
@@ -74,7 +78,8 @@ def home(tmp_path):
         "table": "2", "dataset": "mini", "model": "small", "method": "triplet", "threat": "query",
         "eps": "0.02", "k": 5, "metric": "cr_recall", "paper": 0.01,
     }  # fmt: skip
-    (folder / "targets.json").write_text(json.dumps([cell, {**cell, "method": "unheard-of"}]))
+    attacked = {**cell, "threat": "candidates", "metric": "er_recall", "paper": 0.5}
+    (folder / "targets.json").write_text(json.dumps([cell, {**cell, "method": "unheard-of"}, attacked]))
     return folder
 
 
@@ -151,11 +156,17 @@ def test_from_plan_to_page(home, tmp_path):
     assert by_key["2", "mini", "small", "unheard-of", "query", "0.02", 5, "cr_recall"].ours is None
     tight = by_key["3", "mini", "small", "tuned", "candidates", "2/255", 5, "cr_recall_tight"]
     assert tight.ours >= by_key["3", "mini", "small", "tuned", "candidates", "2/255", 5, "cr_recall"].ours
-    er = by_key["2", "mini", "small", "triplet", "candidates", "0.02", 5, "er_recall"]
-    assert (er.n, er.seeds) == (3, 1)
-    attacked_rows = read_rows(attacked).columns
-    mine = attacked_rows["threat"] == "candidates:linf:0.02"
-    assert er.ours == pytest.approx(attacked_rows["attacked_5"][mine].mean())
+    for by in ("ours", "published"):
+        er = by_key["2", "mini", "small", "triplet", "candidates", "0.02", 5, "er_recall", by]
+        assert (er.n, er.seeds) == (3, 1)
+        assert er.paper == (0.5 if by == "published" else None), "printed numbers stand with their own attack"
+        attacked_rows = read_rows(attacked.with_name(er_rows(by)))
+        assert attacked_rows.header["config"]["search"][0]["steps"] == (2 if by == "ours" else 100)
+        mine = attacked_rows.columns["threat"] == "candidates:linf:0.02"
+        assert er.ours == pytest.approx(attacked_rows.columns["attacked_5"][mine].mean())
+    tuned = ("2", "mini", "small", "tuned", "candidates", "0.02", 5, "er_recall")
+    assert (*tuned, "ours") in by_key
+    assert (*tuned, "published") not in by_key, "only triplet is attacked as published"
     random = by_key["1", "mini", "small", "chance", "none", "0", 1, "recall"]
     shares = [np.unique(r.columns["label"][:60], return_counts=True)[1] / 60 for r in rows]
     assert random.ours == pytest.approx(np.mean([(share**2).sum() for share in shares]))
@@ -384,6 +395,28 @@ def test_presets_of_one_paper_do_not_overwrite_each_other(home, tmp_path):
     assert kept() == both, "the same from either"
 
 
+def test_a_printed_number_stands_with_the_others_of_its_table(monkeypatch):
+    def one(preset, table, paper, ours, *attack):
+        key = (table, "mini", "small", "tbt", "query", "0.1", 1, "er_recall", *attack)
+        return cells_of_rows.cell(key, paper, ours, None, None, 5, 1, preset)
+
+    made = {
+        "first": [one("first", "6", 0.5, None, "published"), one("first", "9", 0.7, None, "published")],
+        "second": [
+            one("second", "6", 0.5, None, "published"),
+            one("second", "9", 0.7, None, "published"),
+            one("second", "6", None, 0.4, "ours"),
+        ],
+    }
+    monkeypatch.setattr(cells_of_rows, "make_cells", lambda folder, preset, plan: made[preset])
+    kept = cells_of_rows.all_cells(Path(), dict.fromkeys(made))
+    assert [(c.preset, c.table, c.attack) for c in kept] == [
+        ("first", "9", "published"),
+        ("second", "6", "published"),
+        ("second", "6", "ours"),
+    ]
+
+
 def test_an_experiment_may_ask_fewer_queries(home):
     other = """
 [[experiments]]
@@ -501,6 +534,8 @@ def test_what_is_wrong_with_a_plan_is_said(home):
     [
         ("kakizaki", "laptop", {"1", "2", "4", "6", "7"}),
         ("kakizaki", "paper", {"6", "7"}),
+        ("kakizaki", "own-schedule", {"5", "6", "7"}),
+        ("kakizaki", "high-resolution", {"high resolution"}),
         ("ca-tride", "laptop", {"1", "3", "4"}),
         ("ca-tride", "full", {"1", "3", "4"}),
         (
@@ -521,3 +556,27 @@ def test_the_committed_plans_are_whole(paper, preset, wanted):
     for job in plan.jobs():
         start = {"defence": {**job.config["defence"], "start": "x"}} if job.start else {}
         assert parse({**job.config, **start}).seed == job.seed
+
+
+def test_the_main_tables_are_planned_whole():
+    """Every method with Large on every data set, four values of κ on two of them, three seeds on Small."""
+    plan = read_plan(Path(__file__).parents[2] / "reproduce" / "kakizaki", "laptop")
+    methods = {"triplet", "act", "c-ibp", "tbt", "tbt-fctb", "class-code", "certified-rank"}
+    for dataset in ("mnist", "fashion-mnist", "cifar-10"):
+        of_data = [job for job in plan.jobs() if job.dataset == dataset]
+        assert {job.method for job in of_data if job.model == "large"} == methods
+        for method in ("triplet", "act", "c-ibp", "tbt", "tbt-fctb", "certified-margin", "certified-rank"):
+            found = [job for job in of_data if (job.model, job.method) == ("small", method)]
+            assert [job.seed for job in found] == [0, 1, 2]
+            attacks = [plan.attacks_of(job) for job in found]
+            assert sum(how.ca_queries for how in attacks if how is not None) >= 300
+        if dataset != "mnist":
+            for method in ("tbt", "c-ibp"):
+                swept = {
+                    job.config["defence"].get("kappa", 0.5)
+                    for job in of_data
+                    if job.model == "small" and job.method.split("-kappa")[0] == method and job.seed == 0
+                }
+                assert swept == {0.0, 0.3, 0.5, 0.7}
+    searched = {job.model: plan.attacks_of(job).by for job in plan.jobs() if job.method == "certified-rank"}
+    assert searched == {"large": ["ours"], "small": ["ours", "published"]}

@@ -150,7 +150,7 @@ def test_too_many_at_once_are_told_to_come_back(shop, tmp_path, monkeypatch):
         hold.wait(20)
         return real(self, *args, **options)
 
-    monkeypatch.setattr(Gallery, "search", slow)
+    monkeypatch.setattr(Gallery, "nearest", slow)
     with serving(shop, tmp_path, limits=Limits(waiting=3)) as (client, desk), ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(ask, client, png(seed=i), k=1) for i in range(3)]
         while desk.plain_gate.inside < 3:

@@ -43,7 +43,7 @@ def test_a_search_is_that_of_the_gallery(client, shop, opened):
     gallery, embedder = opened
     content = png()
     answer = ask(client, content, k=7).json()
-    expected = gallery.search(embedder.embed(decode(content, embedder.spec)[None]).numpy(), 7)[0]
+    expected = gallery.nearest(embedder.embed(decode(content, embedder.spec)[None]).numpy(), 7)[0]
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in expected.hits]
     assert [hit["rank"] for hit in answer["hits"]] == list(range(1, 8))
     assert [hit["distance"] for hit in answer["hits"]] == pytest.approx([h.distance for h in expected.hits])

@@ -11,7 +11,7 @@ import torch
 from holdfast import models
 from holdfast.errors import ConfigError, RunError
 from holdfast.evaluate import evaluate
-from holdfast.evaluate.rows import read_header
+from holdfast.rows import read_header
 from holdfast.spec import ImageSpec
 from holdfast.training import arithmetic, loop, parse, train
 from holdfast.training.arithmetic import Arithmetic, Computed, channels_last, choose, speed_up

@@ -17,10 +17,14 @@ from holdfast.attacks.eight_bit import to_bytes
 from holdfast.attacks.objectives import OBJECTIVES, Assessment, Given, Objective, Wish, er_sources, objective
 from holdfast.attacks.optimisers import OPTIMISERS, Nes, Optimiser, Pgd, PlainPgd, Spsa, Universal, optimiser
 from holdfast.attacks.resized import Resized, through_file
+from holdfast.attacks.settings import PAPER, PRINTED_STEPS, PUBLISHED, Settings
 
 __all__ = [
     "OBJECTIVES",
     "OPTIMISERS",
+    "PAPER",
+    "PRINTED_STEPS",
+    "PUBLISHED",
     "Access",
     "Altered",
     "Assessment",
@@ -35,6 +39,7 @@ __all__ = [
     "Pgd",
     "PlainPgd",
     "Resized",
+    "Settings",
     "Spsa",
     "TopK",
     "Universal",

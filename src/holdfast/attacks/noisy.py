@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.attacks.access import Access, WhiteBox
+from holdfast.attacks.access import Access, WhiteBox, as_access
 from holdfast.attacks.attack import Attack
 from holdfast.attacks.candidates import Candidates
 from holdfast.attacks.objectives.base import Assessment, Given, Wish
 from holdfast.attacks.objectives.ltm import MatchWish, Misrank
 from holdfast.attacks.optimisers.pgd import Pgd
 from holdfast.errors import ConfigError
-from holdfast.models import Embedder, Smoothed
+from holdfast.models import AnyEmbedder, Embedder, Smoothed
 from holdfast.randomness import generator
 from holdfast.threat import Threat
 
@@ -104,3 +104,10 @@ class NoisyAttack:
         given = Given(Candidates(vectors, labels), labels=torch.tensor([kind]))
         attack = Attack(Overtake(given), self._optimiser, Threat("l2", eps))
         return attack.run(self._box, image[None], batch_size=1).images[0]
+
+
+def access_to(embedder: AnyEmbedder) -> Access:
+    """An embedder as an attack on its search meets it: a smoothed one by the mean of a few noisy copies."""
+    if isinstance(embedder, Smoothed) and isinstance(embedder.base, Embedder):
+        return NoisyBox(embedder.base, embedder.sigma, embedder.seed)
+    return as_access(embedder)

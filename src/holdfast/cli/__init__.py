@@ -17,7 +17,7 @@ def main() -> None:
     try:
         code = app(prog_name="holdfast", standalone_mode=False)
     except HoldfastError as error:
-        _fail(str(error))
+        _fail(str(error) if error.option is None else f"{error} (--{error.option.replace('_', '-')})")
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}; check the path and its permissions")
     except TyperException as error:

@@ -2,170 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from holdfast.cli.output import note, note_threats, number, print_json, print_table
+from holdfast.cli.output import number, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.data import ImageSet
-    from holdfast.evaluate.attacked import Settings
     from holdfast.evaluate.er_recall import ErRecall
-    from holdfast.evaluate.scores import SuiteScores
-    from holdfast.evaluate.spread import Spread
+    from holdfast.evaluate.subject import Subject
     from holdfast.evaluate.suite import AttackedSuite
-    from holdfast.evaluate.validity import Finding
-    from holdfast.models import AnyEmbedder
-    from holdfast.threat import Threat
 
 
-def run_attacks(
-    embedder: AnyEmbedder,
-    images: ImageSet,
-    home: Path,
-    attacks: str,
-    threat: str,
-    *,
-    out: Path | None,
-    queries: int | None,
-    candidates: int | None,
-    ca_queries: int,
-    seed: int,
-    ks: Sequence[int] | None,
-    settings: Settings,
-    check_black_box: int,
-    spread: Spread,
-    json: bool,
-) -> None:
-    """Run a suite or ER-Recall, print its table, and exit with 1 if it contradicts a certificate."""
-    from holdfast.attacks.objectives.er_recall import SOURCES
-    from holdfast.errors import ConfigError
+def print_attacked(done: AttackedSuite | ErRecall, about: Subject, json: bool) -> None:
+    """The table of a suite or of ER-Recall, and what speaks against its numbers; exit code 1 if a number is wrong."""
     from holdfast.evaluate import ROWS
-    from holdfast.evaluate.draw import KS
-    from holdfast.evaluate.er_recall import ErRecall, er_recall
-    from holdfast.evaluate.suite import attack_suite, chosen_attacks
-    from holdfast.evaluate.validity import cross_check
+    from holdfast.evaluate.folder import ER_RECALL, SUITE
 
-    threats = _threats(threat, attacks)
-    chosen = settings.named(embedder)
-    if settings.optimiser is None and chosen.optimiser != "pgd":
-        note(
-            f"this model gives no gradients: attacks are black-box ({chosen.optimiser}, {chosen.budget} queries each)"
-        )
-    done: AttackedSuite | ErRecall
-    if attacks == "er-recall":
-        if check_black_box:
-            raise ConfigError("--check-black-box is for the suite of ERS, not for er-recall")
-        asked, found = queries or 1000, candidates or 1000
-        altered = sum(asked if t.who == "query" else SOURCES * min(ca_queries, asked) for t in threats)
-        _note_cost(altered, chosen)
-        place = out or home / "attacks" / _folder("er-recall", images, threats, chosen, asked, found, seed)
-        done = er_recall(
-            embedder,
-            images,
-            place,
-            threats,
-            queries=asked,
-            candidates=found,
-            ca_queries=ca_queries,
-            seed=seed,
-            ks=ks or KS,
-            settings=chosen,
-            spread=spread,
-        )
-    else:
-        name = attacks.replace(",", "_")
-        asked = queries or len(images)
-        _note_cost(asked * len(chosen_attacks(attacks)), chosen)
-        if check_black_box and chosen.optimiser != "nes":
-            black = replace(chosen, optimiser="nes")
-            _note_cost(min(check_black_box, asked) * len(chosen_attacks(attacks)), black)
-        place = out or home / "attacks" / _folder(name, images, threats, chosen, queries, candidates, seed)
-        done = attack_suite(
-            embedder,
-            images,
-            place,
-            threats[0],
-            attacks=attacks,
-            queries=queries,
-            candidates=candidates,
-            seed=seed,
-            settings=chosen,
-            check_black_box=check_black_box,
-            spread=spread,
-        )
-    findings: list[Finding] = [*done.findings, *(cross_check(done.rows, home) if home.is_dir() else [])]
+    kind, rows = done.rows.header["config"]["kind"], done.folder / ROWS
     if json:
-        told = [{"level": finding.level, "text": finding.text} for finding in findings]
-        table: dict[str, Any]
-        if isinstance(done, ErRecall):
-            table = {"table": [asdict(line) for line in done.table]}
-        else:
-            table = done.scores.to_json()
-        print_json({"rows": done.folder / ROWS, **table, "findings": told})
+        documents: dict[str, Callable[[Any], dict[str, Any]]] = {
+            SUITE: lambda suite: suite.scores.to_json(),
+            ER_RECALL: lambda recall: {"table": [asdict(line) for line in recall.table]},
+        }
+        told = [{"level": finding.level, "text": finding.text} for finding in done.findings]
+        print_json({"rows": rows, **documents[kind](done), "findings": told})
     else:
-        if isinstance(done, ErRecall):
-            print_er_recall(done, f"{images.name}, attacked by {chosen.optimiser}")
-        else:
-            print_suite(done.scores, images.name)
-        for finding in findings:
+        printers: dict[str, Callable[[Any, str], None]] = {SUITE: print_suite, ER_RECALL: print_er_recall}
+        printers[kind](done, about.name)
+        for finding in done.findings:
             print(finding)
-        print(f"rows: {done.folder / ROWS}")
-    if any(finding.level == "error" for finding in findings):
+        print(f"rows: {rows}")
+    if any(finding.level == "error" for finding in done.findings):
         raise typer.Exit(1)
 
 
-def _note_cost(altered: int, settings: Settings) -> None:
-    """What is ahead, in what costs the time."""
-    from holdfast.evaluate.attacked import PRINTED_STEPS
-
-    each, what = settings.steps * settings.restarts, "gradients"
-    if settings.optimiser in PRINTED_STEPS:
-        each = PRINTED_STEPS[settings.optimiser]
-    elif settings.optimiser in ("nes", "spsa"):
-        each, what = settings.budget, "images shown to the model"
-    note(f"{altered:,} attacks of {each:,} {what} each: {altered * each:,} in all")
-
-
-def _threats(text: str, attacks: str) -> list[Threat]:
-    """The threat; for ER-Recall both sides where it does not say who is altered."""
-    from holdfast.threat import Threat
-
-    threat = Threat.parse(text)
-    note_threats(threat)
-    if attacks == "er-recall" and text.strip().startswith(threat.norm):
-        return [threat, Threat.parse(f"candidates:{text.strip()}")]
-    return [threat]
-
-
-def _folder(
-    name: str,
-    images: ImageSet,
-    threats: Sequence[Threat],
-    settings: Settings,
-    queries: int | None,
-    candidates: int | None,
-    seed: int,
-) -> str:
-    """A folder's name that tells apart what differs most often; what else differs is refused by its hash."""
-    from holdfast.evaluate.attacked import PRINTED_STEPS
-
-    size = "-".join(str(threat).replace(":", "_").replace("/", "over") for threat in threats)
-    drawn = "" if queries is None else f"-q{queries}-c{candidates or 'rest'}-s{seed}"
-    effort = (
-        f"{settings.steps}x{settings.restarts}" if "pgd" in str(settings.optimiser) else f"{settings.budget}"
-    )
-    if settings.optimiser in PRINTED_STEPS:
-        effort = f"{PRINTED_STEPS[settings.optimiser]}x1"
-    return f"{images.name}-{name}-{size}-{settings.optimiser}{effort}{drawn}"
-
-
-def print_er_recall(done: ErRecall, title: str) -> None:
+def print_er_recall(done: ErRecall, name: str) -> None:
     """Recall without and under the attack for each threat and K."""
     print_table(
         ["threat", "K", "queries", "chance", "recall", "er_recall", "95 % interval", "robust_recall"],
@@ -182,20 +56,23 @@ def print_er_recall(done: ErRecall, title: str) -> None:
             ]
             for line in done.table
         ],
-        title=title,
+        title=f"{name}, attacked by {done.rows.header['config']['search'][0]['optimiser']}",
     )
 
 
-def print_suite(scores: SuiteScores, name: str) -> None:
+def print_suite(done: AttackedSuite, name: str) -> None:
     """What each attack reached, and the scores made of it."""
+    from holdfast.evaluate.scores import shown
+
+    scores = done.scores
     print_table(
         ["attack", "before", "after", "95 % interval", *scores.estimates],
         [
             [
                 part,
-                _value(part, scores.before[part]),
-                _value(part, reached),
-                "–".join(_value(part, end) for end in scores.interval[part]),
+                shown(part, scores.before[part]),
+                shown(part, reached),
+                "–".join(shown(part, end) for end in scores.interval[part]),
                 *(
                     f"{score.parts[part]:.1f}" if part in score.parts else "–"
                     for score in scores.estimates.values()
@@ -213,7 +90,3 @@ def print_suite(scores: SuiteScores, name: str) -> None:
         )
     for title, score in scores.estimates.items():
         print(f"{title} {score.value:.1f} ({score.interval[0]:.1f}–{score.interval[1]:.1f})")
-
-
-def _value(part: str, value: float) -> str:
-    return f"{value:.3f}" if part in ("TMA", "ES:D") else f"{value:.1f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,6 @@ from holdfast.cli.output import (
     SplitOption,
     Workers,
     method_option,
-    note,
-    note_reading,
-    note_threats,
     number,
     print_json,
     print_table,
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def certify(
-    context: typer.Context,
     model: Annotated[
         Path,
         typer.Argument(help="A run's folder, a checkpoint or FILE.py:NAME; with --smooth also FILE.onnx."),
@@ -94,122 +91,64 @@ def certify(
     json: Json = False,
 ) -> None:
     """Prove, for a data set's test part, which hits no attacker within a threat can move."""
-    from dataclasses import asdict
-
-    from holdfast import models, training
-    from holdfast.attacks.noisy import COPIES, STEPS
-    from holdfast.certify.smoothing import check_samples, parse_smoothing
-    from holdfast.cli.evaluate import folder_part, home_of, parse_ks, spec_of, test_part
-    from holdfast.errors import ConfigError, ModelError
+    from holdfast import api
+    from holdfast.cli.evaluate import parse_ks
     from holdfast.evaluate import ROWS
-    from holdfast.evaluate.certify import certify as run
-    from holdfast.evaluate.curve import Curve, certified_curve
-    from holdfast.evaluate.smoothing import SmoothedCertification, certify_smoothed
-    from holdfast.evaluate.spread import spread_over
-    from holdfast.models import Embedder, Smoothed
-    from holdfast.spec import CLAIM
-    from holdfast.threat import Threat
+    from holdfast.evaluate.folder import CERTIFICATION, CURVE, SMOOTHED
+    from holdfast.evaluate.subject import subject
+    from holdfast.spec import CLAIM, square
 
-    if bool(threat) == bool(smooth):
-        raise ConfigError(
-            "give one thing to certify against: --threat query:linf:0.1, or --smooth sigma=0.1,n=1000"
-        )
-    if smooth and (method != "interval" or not clip):
-        raise ConfigError("--method and --clip are for threats; smoothing has neither")
-    if not smooth and (marks or attack):
-        raise ConfigError("--marks and --attack go with --smooth")
-    how = parse_smoothing(smooth) if smooth else None
-    threats, ks = [Threat.parse(text) for text in threat or ()], parse_ks(k)
-    note_threats(*threats)
-    if how is not None:
-        check_samples(how, max(ks), max(ks))
-    fewer = [] if marks is None else parse_ks(marks, "--marks")
+    ks, fewer = parse_ks(k), [] if marks is None else parse_ks(marks, "--marks")
     sizes = [_size(text) for text in attack or ()]
-    if images_folder is not None and (data is not None or held_out):
-        raise ConfigError("give one of --data, --images and --held-out")
-    spread = context.with_resource(spread_over(on, workers))
-    layerless = ModelError(f"{model} has no layers that bounds could pass; certify it by --smooth")
-    if not smooth and model.suffix == ".onnx":
-        raise layerless
-    embedder = models.find(model, spec_of(image_size, channels))
-    if isinstance(embedder, Smoothed):
-        raise ModelError(f"{model} is smoothed already")
-    if not smooth and not isinstance(embedder, Embedder):
-        raise layerless
-    home = home_of(model)
-    if held_out:
-        images = training.held_out(home)
-    else:
-        dataset = (
-            test_part(embedder, home, data, split, labels)
-            if images_folder is None
-            else folder_part(embedder, images_folder, labels)
-        )
-        note_reading(dataset.read, dataset.skipped)
-        images = dataset.test
-    part = f"{images.name}-held-out" if held_out else images.name
-    named = "-".join([part, *(str(t).replace(":", "_").replace("/", "over") for t in threats)])
-    box = "" if clip else "-unclipped"
-    default = home / "certifications" / f"{named}-{method}{box}-q{queries}-c{candidates}-s{seed}"
-    title = f"{part}: {queries:,} queries, {candidates:,} candidates, method {method}{said_of(embedder)}"
-    settings: dict[str, Any] = {
-        "queries": queries,
-        "candidates": candidates,
-        "seed": seed,
-        "ks": ks,
-        "method": method,
-        "clip": clip,
-        "spread": spread,
-    }
-    done: Certification | Curve | SmoothedCertification
-    if smooth is not None and how is not None:
-        more = "".join([*(f"-n{mark}" for mark in fewer), *(f"-l2_{size:g}" for size in sizes)])
-        drawn = f"q{queries}-c{candidates}-s{seed}{more}"
-        place = home / "certifications" / f"{part}-{smooth.replace(',', '-')}-{drawn}"
-        note(
-            f"{queries:,} queries of {how.first + how.n:,} samples and {candidates:,} candidates of {how.gallery:,}: "
-            f"{queries * (how.first + how.n) + candidates * how.gallery:,} images through the network"
-        )
-        if sizes:
-            each = queries * len(sizes)
-            note(
-                f"attacks: {each * COPIES * STEPS:,} more with gradients, and {each * (how.first + how.n):,} to search"
-            )
-        done = certify_smoothed(
-            embedder,
-            images,
-            out or place,
-            how,
-            queries=queries,
-            candidates=candidates,
-            seed=seed,
-            ks=ks,
-            marks=fewer,
-            attacks=sizes,
-            spread=spread,
-        )
-    elif not isinstance(embedder, Embedder):
-        raise layerless
-    elif any(t.eps is None for t in threats):
-        if len(threats) > 1:
-            raise ConfigError("ask for an auto threat by itself; its table is another one")
-        done = certified_curve(embedder, images, out or default, threats[0], **settings)
-    else:
-        done = run(embedder, images, out or default, threats, **settings)
+    about = subject(
+        model,
+        data,
+        images=images_folder,
+        held_out_images=held_out,
+        split=split,
+        labels=labels,
+        spec=square(image_size, channels),
+    )
+    done = api.certify(
+        about,
+        threat or (),
+        smooth=smooth,
+        queries=queries,
+        candidates=candidates,
+        k=ks,
+        seed=seed,
+        method=method,
+        clip=clip,
+        marks=fewer,
+        attacks=sizes,
+        out=out,
+        on=on,
+        workers=workers,
+    )
     if json:
-        document = {"rows": done.folder / ROWS, "table": [asdict(line) for line in done.table]}
-        if isinstance(done, SmoothedCertification):
-            document["attacks"] = [asdict(line) for line in done.attacks]
-        print_json(document)
+        print_json({"rows": done.folder / ROWS, **_tables(done)})
         return
-    if isinstance(done, SmoothedCertification):
-        print_smoothed(done, f"{part}, smoothed by {smooth}: {queries:,} queries, {candidates:,} candidates")
-    elif isinstance(done, Curve):
-        print_curve(done, title)
+    drawn = f"{queries:,} queries, {candidates:,} candidates"
+    if smooth is None:
+        title = f"{about.name}: {drawn}, method {method}{said_of(about.embedder)}"
     else:
-        print_certified(done, title)
+        title = f"{about.name}, smoothed by {smooth}: {drawn}"
+    printers: dict[str, Callable[[Any, str], None]] = {
+        CERTIFICATION: print_certified,
+        CURVE: print_curve,
+        SMOOTHED: print_smoothed,
+    }
+    printers[done.rows.header["config"]["kind"]](done, title)
     print(CLAIM["network input"])
     print(f"rows: {done.folder / ROWS}")
+
+
+def _tables(done: Any) -> dict[str, Any]:
+    """The tables that an outcome has, line by line."""
+    from dataclasses import asdict
+
+    found = {name: getattr(done, name) for name in ("table", "attacks") if hasattr(done, name)}
+    return {name: [asdict(line) for line in table] for name, table in found.items()}
 
 
 def _size(text: str) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.attacked import print_attacked
 from holdfast.cli.output import (
     Channels,
     ImageSize,
@@ -15,8 +17,6 @@ from holdfast.cli.output import (
     On,
     SplitOption,
     Workers,
-    note,
-    note_reading,
     number,
     print_json,
     print_table,
@@ -24,13 +24,11 @@ from holdfast.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.data import Dataset, Labels, Split
-    from holdfast.models import AnyEmbedder
-    from holdfast.spec import ImageSpec
+    from holdfast.evaluate import Evaluation
+    from holdfast.evaluate.subject import Subject
 
 
 def evaluate(
-    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
     data: Annotated[
         str | None,
@@ -100,80 +98,55 @@ def evaluate(
     With --attacks: what an attacker can do to it, as ERS, ARS or ER-Recall; exit code 1 if an attack
     removes a hit that is certified. FILE.py is run to get NAME.
     """
-    from holdfast import models
-    from holdfast.errors import ConfigError
-    from holdfast.evaluate import KS, ROWS, folder_for
-    from holdfast.evaluate import evaluate as run
-    from holdfast.evaluate.spread import spread_over
+    from holdfast import api
+    from holdfast.evaluate.folder import ER_RECALL, RETRIEVAL, SUITE
+    from holdfast.evaluate.subject import subject
+    from holdfast.spec import square
 
-    ks = parse_ks(k) if k else KS
-    if attacks is None and threat is not None:
-        raise ConfigError("--threat is for --attacks, for example --attacks ers --threat linf:8/255")
-    spread = context.with_resource(spread_over(on, workers))
-    embedder = models.find(model, spec_of(image_size, channels))
-    home = home_of(model)
-    if images is not None:
-        if data is not None:
-            raise ConfigError("give --data or --images, not both")
-        dataset = folder_part(embedder, images, labels)
-    else:
-        dataset = test_part(embedder, home, data, split, labels)
-    note_reading(dataset.read, dataset.skipped)
-    if attacks is not None:
-        from holdfast.cli.attacked import run_attacks
-        from holdfast.evaluate.attacked import Settings
-
-        usual = 100 if attacks == "er-recall" else 32
-        run_attacks(
-            embedder,
-            dataset.test,
-            home,
-            attacks,
-            threat or "linf:8/255",
-            out=out,
-            queries=queries,
-            candidates=candidates,
-            ca_queries=ca_queries,
-            seed=seed,
-            ks=ks if k else None,
-            settings=Settings(optimiser, steps or usual, step, restarts, budget),
-            check_black_box=(0 if attacks == "er-recall" else 10)
-            if check_black_box is None
-            else check_black_box,
-            spread=spread,
-            json=json,
-        )
-        return
-    available = candidates or len(dataset.test) - 1
-    if k and max(ks) > available:
-        raise ConfigError(f"--k {max(ks)} is more than the {available} candidates of a query; ask for fewer")
-    done = run(
-        embedder,
-        dataset.test,
-        out or home / folder_for(dataset, queries, candidates, seed),
+    about = subject(model, data, images=images, split=split, labels=labels, spec=square(image_size, channels))
+    done = api.evaluate(
+        about,
+        attacks=attacks,
+        threat=threat,
         queries=queries,
         candidates=candidates,
+        k=parse_ks(k) if k else None,
         seed=seed,
-        ks=ks,
-        spread=spread,
+        optimiser=optimiser,
+        steps=steps,
+        step=step,
+        restarts=restarts,
+        budget=budget,
+        ca_queries=ca_queries,
+        check_black_box=check_black_box,
+        out=out,
+        on=on,
+        workers=workers,
     )
-    summary = done.summary
-    if len(set(done.rows.columns["label"].tolist())) == 1:
-        note("all queries are of one class: every hit is right, and the numbers say nothing")
+    printers: dict[str, Callable[[Any, Subject, bool], None]] = {
+        RETRIEVAL: print_retrieval,
+        SUITE: print_attacked,
+        ER_RECALL: print_attacked,
+    }
+    printers[done.rows.header["config"]["kind"]](done, about, json)
+
+
+def print_retrieval(done: Evaluation, about: Subject, json: bool) -> None:
+    """The rates at each K beside chance, and the numbers of the whole."""
+    from holdfast.evaluate import ROWS
+
+    summary, rows = done.summary, done.folder / ROWS
     if json:
-        print_json(
-            {"rows": done.folder / ROWS, "data": dataset.name, "split": dataset.split, **summary.to_json()}
-        )
+        print_json({"rows": rows, "data": about.name, "split": about.split, **summary.to_json()})
         return
-    columns = ["", *(f"@{k}" for k in summary.hit_rate)]
     print_table(
-        columns,
+        ["", *(f"@{k}" for k in summary.hit_rate)],
         [
             ["hit rate", *(number(v) for v in summary.hit_rate.values())],
             ["by chance", *(number(v) for v in summary.chance.values())],
             ["true recall", *(number(v) for v in summary.recall.values())],
         ],
-        title=f"{dataset.name}, {dataset.split} split: {summary.queries:,} queries{said_of(embedder)}",
+        title=f"{about.name}, {about.split} split: {summary.queries:,} queries{said_of(about.embedder)}",
     )
     print(
         f"mAP {number(summary.map)}  mAP@R {number(summary.map_at_r)}  "
@@ -181,52 +154,7 @@ def evaluate(
     )
     if summary.unanswerable:
         print(f"{summary.unanswerable} queries have nothing to find and are in no mean")
-    print(f"rows: {done.folder / ROWS}")
-
-
-def home_of(model: Path) -> Path:
-    """Where results about a model go: its folder, or runs/NAME for one that is named by a file."""
-    from holdfast import models
-
-    if models.named_by_file(model):
-        file, _, name = str(model).rpartition(":")
-        return Path("runs") / (f"{Path(file).stem}-{name}" if file.endswith(".py") else Path(model).stem)
-    return model if model.is_dir() else model.parent
-
-
-def spec_of(image_size: int | None, channels: int) -> ImageSpec | None:
-    """The images that a model takes, where the user says so."""
-    from holdfast.spec import ImageSpec
-
-    return None if image_size is None else ImageSpec(channels, image_size, image_size)
-
-
-def folder_part(embedder: AnyEmbedder, images: Path, labels: Labels | None = None) -> Dataset:
-    """All images of a folder, as something to test on."""
-    from holdfast import data as data_sets
-
-    found, skipped = data_sets.load_images(images, spec=embedder.spec, labels=labels or "deepest")
-    return data_sets.Dataset(found.name, found.take([]), found, "given", skipped, len(found))
-
-
-def test_part(
-    embedder: AnyEmbedder, run: Path, data: str | None, split: Split | None, labels: Labels | None
-) -> Dataset:
-    """The data set asked for, or the run's own, in the embedder's shape.
-
-    The split and the class folders are the run's where it is the run's set.
-    """
-    from holdfast import data as data_sets
-    from holdfast.errors import ConfigError
-    from holdfast.training import CONFIG, read_config
-
-    if data is None and not (run / CONFIG).exists():
-        raise ConfigError(f"{run} does not say what it was trained on; give --data, or --images FOLDER")
-    if data is None or (run / CONFIG).exists():
-        stored = read_config(run).data
-        if data is None or stored.name == data_sets.absolute(data):
-            data, split, labels = stored.name, split or stored.split, labels or stored.labels
-    return data_sets.load(data, spec=embedder.spec, split=split, labels=labels or "deepest")
+    print(f"rows: {rows}")
 
 
 def parse_ks(text: str, option: str = "--k") -> list[int]:

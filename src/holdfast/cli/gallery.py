@@ -131,10 +131,10 @@ def verify(path: Path_, json: Json = False) -> None:
     """
     from holdfast.gallery import verify_gallery
     from holdfast.gallery.leftovers import sweep
-    from holdfast.gallery.milvus.address import is_milvus
+    from holdfast.gallery.stores import store_at
 
     problems = verify_gallery(path)
-    swept = [] if problems or is_milvus(path) else sweep(Path(path))
+    swept = sweep(Path(path)) if not problems and store_at(path)[0].promises.files else []
     if json:
         print_json({"gallery": path, "problems": problems, "swept": swept})
     else:
@@ -159,17 +159,13 @@ def upgrade(
     Every picture that is found is embedded and bounded again; what agrees is kept. A picture that is not found keeps
     its vector and loses its boxes. Kept certificates are proved again or dropped. All or nothing.
     """
-    from holdfast.errors import GalleryError
-    from holdfast.gallery import Gallery
     from holdfast.gallery.made_by import open_with_embedder
-    from holdfast.gallery.milvus.address import is_milvus
+    from holdfast.gallery.stores import check_file
     from holdfast.gallery.upgrading import sentences
     from holdfast.gallery.upgrading import upgrade as upgraded
 
-    if is_milvus(path):
-        raise GalleryError(f"{path} is in Milvus: index the images again, into a new gallery")
+    check_file(path, "index the images again, into a new gallery")
     gallery, embedder = open_with_embedder(path, model, readonly=False)
-    assert isinstance(gallery, Gallery)
     with gallery:
         location = None if model is None else str(model.resolve())
         found = upgraded(gallery, embedder, images=images, location=location)
@@ -228,15 +224,15 @@ def cache(path: Path_, json: Json = False) -> None:
     Only what changed is read. A cache never changes an answer; delete its folder whenever you like.
     """
     from holdfast.gallery import open_file
-    from holdfast.gallery.cache import folder_of
+    from holdfast.gallery.stores.sqlite.cache import folder_of
 
     with open_file(path, readonly=True) as gallery:
         written = gallery.write_cache()
     if json:
-        print_json({"gallery": path, "cache": folder_of(gallery.path), **asdict(written)})
+        print_json({"gallery": path, "cache": folder_of(Path(path)), **asdict(written)})
         return
     print(
-        f"{folder_of(gallery.path)}: {written.bytes / 1e6:,.1f} MB, {written.read:,} of {written.blocks:,} blocks new"
+        f"{folder_of(Path(path))}: {written.bytes / 1e6:,.1f} MB, {written.read:,} of {written.blocks:,} blocks new"
     )
 
 
@@ -278,12 +274,10 @@ def replace(
 
     Never rename a file over a gallery that is in use: SQLite would mix the old one's log into it.
     """
-    from holdfast.errors import GalleryError
     from holdfast.gallery import open_file
-    from holdfast.gallery.milvus.address import is_milvus
+    from holdfast.gallery.stores import check_file
 
-    if is_milvus(live):
-        raise GalleryError(f"{live} is in Milvus, which keeps its own files; name a gallery's file")
+    check_file(live)
     with open_file(new, readonly=True) as gallery:
         made = gallery.put_over(live)
     if json:

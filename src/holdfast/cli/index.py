@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, note_reading, print_json
+from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, note, print_json
 
 if TYPE_CHECKING:
     from holdfast.gallery.kept import Rechecked
@@ -79,10 +79,10 @@ def index(
     """Embed a folder, tar or bucket of images into a gallery. Run it again to add what is new."""
     from holdfast import models
     from holdfast.certify.smoothing import check_samples, parse_smoothing
-    from holdfast.cli.evaluate import spec_of
-    from holdfast.data import classes_line
+    from holdfast.data import classes_line, reading_lines
     from holdfast.errors import ConfigError
     from holdfast.models.metric import Metric
+    from holdfast.spec import square
     from holdfast.workflow import open_and_index
 
     size = None if boxes is None else _size(boxes)
@@ -92,7 +92,7 @@ def index(
         if size is not None:
             raise ConfigError("--boxes are for bound propagation, which a smoothed gallery does without")
     gallery, done = open_and_index(
-        models.find(model, spec_of(image_size, channels)),
+        models.find(model, square(image_size, channels)),
         images,
         out,
         location=model,
@@ -107,7 +107,8 @@ def index(
     )
     with gallery:
         count = len(gallery)
-    note_reading(done.added + done.updated + done.unchanged, done.skipped)
+    for line in reading_lines(done.added + done.updated + done.unchanged, done.skipped):
+        note(line)
     if json:
         print_json(
             {

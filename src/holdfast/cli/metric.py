@@ -14,13 +14,12 @@ from holdfast.cli.output import (
     Json,
     SplitOption,
     note,
-    note_reading,
     print_json,
     print_table,
 )
 
 if TYPE_CHECKING:
-    from holdfast.evaluate.neighbours import CertifiedNeighbours, RobustError
+    from holdfast.neighbours.certification import RobustError
 
 app = typer.Typer(help="Metrics on feature vectors: features, learn, certify.", no_args_is_help=True)
 
@@ -43,12 +42,15 @@ def export(
     A metric learned from them is used by 'holdfast index --metric'. FILE.py is run to get NAME.
     """
     from holdfast import models
-    from holdfast.cli.evaluate import home_of, spec_of, test_part
-    from holdfast.evaluate.vectors import export_features
+    from holdfast.data import reading_lines
+    from holdfast.evaluate.subject import dataset_of, home_of
+    from holdfast.neighbours import export_features
+    from holdfast.spec import square
 
-    embedder = models.find(model, spec_of(image_size, channels))
-    dataset = test_part(embedder, home_of(model), data, split, None)
-    note_reading(dataset.read, dataset.skipped)
+    embedder = models.find(model, square(image_size, channels))
+    dataset = dataset_of(embedder, home_of(model), data, split)
+    for line in reading_lines(dataset.read, dataset.skipped):
+        note(line)
     written = export_features(embedder, dataset, out)
     if not written.test:
         note("test images are of other classes than training images: a quarter of the latter is for testing")
@@ -80,16 +82,11 @@ def learn(
 ) -> None:
     """Learn a Mahalanobis metric from labelled feature vectors."""
     from holdfast.cli.settings import assignments
-    from holdfast.data.features import load_features
-    from holdfast.training.metrics import learn as run
+    from holdfast.neighbours import learn_from, load_features
 
-    options = assignments(set_ or [])
     found = load_features(features, seed)
     note(f"{len(found.train):,} vectors of {found.train.shape[1]} features, {len(found.classes)} classes")
-    made = run(found.train, found.train_labels, method, seed=seed, **options)
-    made.about.update(features=str(found.path), digest=found.digest, split_seed=seed)
-    if found.embedder is not None:
-        made.about["embedder"] = found.embedder
+    made = learn_from(found, method, seed=seed, **assignments(set_ or []))
     made.save(out)
     if json:
         print_json(
@@ -115,7 +112,7 @@ def certify(
         str | None,
         typer.Option(
             metavar="LOW,HIGH",
-            help="Scaled features stay in here whoever alters them: 0,1 is the range of the training part.",
+            help="An attacker keeps scaled features in here: 0,1 is the range of the training part.",
         ),
     ] = None,
     points: Annotated[int, typer.Option(min=1, help="How many test points, drawn at random.")] = 1000,
@@ -124,7 +121,8 @@ def certify(
         typer.Option(help="A radius of the table; may be given several times. Quantiles if left out."),
     ] = None,
     features: Annotated[
-        Path | None, typer.Option(help="The features, where they are no longer where they were.")
+        Path | None,
+        typer.Option(help="Path to the features, if they have moved since the metric was learned."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The certification's folder; beside the metric if left out.")
@@ -144,15 +142,15 @@ def certify(
 
     from holdfast.errors import ConfigError
     from holdfast.evaluate import ROWS
-    from holdfast.evaluate.neighbours import MOVES, contradictions, robust_error
+    from holdfast.neighbours import certify_learned, contradictions, robust_error
+    from holdfast.neighbours.certification import MOVES
     from holdfast.report.neighbours import write_neighbours
 
     if out is not None and len(metrics) > 1:
         raise ConfigError("--out is for a single metric; several go into folders beside each of them")
     inside = None if box is None else _box(box)
-    done = {}
-    for metric in metrics:
-        done[str(metric)] = _certified(
+    done = {
+        str(metric): certify_learned(
             metric,
             features,
             out,
@@ -163,7 +161,10 @@ def certify(
             points=points,
             seed=seed,
             radii=radius or (),
+            say=note,
         )
+        for metric in metrics
+    }
     first = next(iter(done.values()))
     at = [line.radius for line in first.table]
     tables = {name: [robust_error(entry.rows, r) for r in at] for name, entry in done.items()}
@@ -195,34 +196,6 @@ def certify(
         print(f"page: {page}")
     if any(findings.values()):
         raise typer.Exit(1)
-
-
-def _certified(
-    metric: Path, features: Path | None, out: Path | None, *, points: int, seed: int, **settings: Any
-) -> CertifiedNeighbours:
-    from holdfast.data.features import load_features
-    from holdfast.errors import DataError
-    from holdfast.evaluate.neighbours import certify_metric
-    from holdfast.models.metric import Metric
-
-    made = Metric.load(metric)
-    found = load_features(features or Path(made.about.get("features", "")), made.about.get("split_seed", 0))
-    if made.about.get("digest") not in (None, found.digest):
-        raise DataError(
-            f"{found.path} is not what {metric} was learned from; its certificates would be of another"
-        )
-    box, marks = settings["box"], [f"k{settings['k']}"]
-    marks += ["exact"] * settings["exact"] + ["plain"] * (not settings["attack"])
-    marks += [] if box is None else [f"box{box[0]:g},{box[1]:g}"]
-    place = metric.with_name("-".join([metric.name, *marks, f"p{points}", f"s{seed}"]))
-    if box is not None:
-        scaled = made.scaled(found.test)
-        outside = int(((scaled < box[0]) | (scaled > box[1])).any(1).sum())
-        if outside:
-            note(
-                f"{outside:,} of {len(scaled):,} test points are outside the box; theirs reaches to where they are"
-            )
-    return certify_metric(made, found, out or place, points=points, seed=seed, **settings)
 
 
 def _print_errors(name: str, config: dict[str, Any], table: Sequence[RobustError]) -> None:

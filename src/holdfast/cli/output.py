@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from holdfast.methods import bound_method
+from holdfast.progress import note as note
 
 if TYPE_CHECKING:
-    from holdfast.data import Skipped
     from holdfast.gallery import Hits
     from holdfast.models import AnyEmbedder
     from holdfast.threat import Threat
@@ -101,25 +101,11 @@ def said_of(embedder: AnyEmbedder) -> str:
     return f" ({embedder.says})" if embedder.says else ""
 
 
-def note(line: str) -> None:
-    """A remark on stderr, where it disturbs no output."""
-    print(line, file=sys.stderr)
-
-
 def note_threats(*threats: Threat) -> None:
     """What a user should know about what was asked for."""
     for line in dict.fromkeys(threat.remark for threat in threats):
         if line is not None:
             note(line)
-
-
-def note_reading(read: int, skipped: Sequence[Skipped], most: int = 50) -> None:
-    """How many images were read and how many were not; each of those by name on a line of its own."""
-    note(f"read {read:,} images, skipped {len(skipped):,}")
-    for entry in skipped[:most]:
-        note(f"  skipped {entry.id}: {entry.reason}")
-    if len(skipped) > most:
-        note(f"  and {len(skipped) - most:,} more (--json lists all)")
 
 
 def number(value: float | None) -> str:

@@ -16,7 +16,7 @@ from holdfast.data.images import (
     read_image,
     read_picture,
 )
-from holdfast.data.imageset import Dataset, ImageSet, Skipped, classes_line, reading_line
+from holdfast.data.imageset import Dataset, ImageSet, Skipped, classes_line, reading_line, reading_lines
 from holdfast.data.locate import absolute, resolve
 from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo, dataset_info
 from holdfast.data.sets import folder
@@ -59,6 +59,7 @@ __all__ = [
     "read_image",
     "read_picture",
     "reading_line",
+    "reading_lines",
 ]
 
 

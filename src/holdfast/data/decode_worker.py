@@ -53,7 +53,8 @@ def main() -> None:
     )  # A terminal sends it to everyone; the service ends this process.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     keep_freed_memory()  # within KEPT: a page that goes back to the system is zeroed before it comes again
-    line = socket.socket(fileno=0).makefile("rwb", buffering=0)
+    line = socket.socket(fileno=0)
+    questions = line.makefile("rb")  # buffered: unbuffered, each byte of a line is a system call
     shared = mmap.mmap(int(sys.argv[1]), 0)
     usage = _Usage()
     for limit, most in (
@@ -62,11 +63,11 @@ def main() -> None:
         (resource.RLIMIT_NOFILE, FILES),
     ):
         resource.setrlimit(limit, (most, most))
-    line.write(b"{}\n")
-    while asked := line.readline():
+    line.sendall(b"{}\n")
+    while asked := questions.readline():
         answer = _answer(json.loads(asked), shared, usage)
         answer["last"] = answer.get("last", False) or usage.kept() > KEPT
-        line.write(json.dumps(answer).encode() + b"\n")
+        line.sendall(json.dumps(answer).encode() + b"\n")
         if answer["last"]:
             return
 

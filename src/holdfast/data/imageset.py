@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,15 @@ def classes_line(classes: Sequence[str], shown: int = 3) -> str:
         return f"{len(classes):,} {'class' if len(classes) == 1 else 'classes'}: {', '.join(classes)}"
     chosen = [classes[place * (len(classes) - 1) // (shown - 1)] for place in range(shown)]
     return f"{len(classes):,} classes, for example {', '.join(chosen)}"
+
+
+def reading_lines(read: int, skipped: Sequence[Skipped], most: int = 50) -> Iterator[str]:
+    """How many images were read and how many were not; each of those by name on a line of its own."""
+    yield f"read {read:,} images, skipped {len(skipped):,}"
+    for entry in skipped[:most]:
+        yield f"  skipped {entry.id}: {entry.reason}"
+    if len(skipped) > most:
+        yield f"  and {len(skipped) - most:,} more"
 
 
 def reading_line(read: int, skipped: Sequence[Skipped], shown: int = 3) -> str:

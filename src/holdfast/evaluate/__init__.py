@@ -1,9 +1,8 @@
 """Evaluation: attacks and certificates over queries, written down as rows."""
 
-from holdfast.evaluate.folder import ROWS
 from holdfast.evaluate.pictures import encode, load_pictures, sheet, worst_queries
-from holdfast.evaluate.rows import Rows, RowWriter, config_hash, read_header, read_rows
-from holdfast.evaluate.run import KS, Evaluation, evaluate, folder_for, read_evaluation
+from holdfast.evaluate.run import KS, Evaluation, evaluate, read_evaluation
+from holdfast.rows import ROWS, Rows, RowWriter, config_hash, read_header, read_rows
 
 __all__ = [
     "KS",
@@ -14,7 +13,6 @@ __all__ = [
     "config_hash",
     "encode",
     "evaluate",
-    "folder_for",
     "load_pictures",
     "read_evaluation",
     "read_header",

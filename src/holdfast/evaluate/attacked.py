@@ -1,70 +1,25 @@
-"""What every attacked evaluation shares: the scene, how attacks are sought, and ranks measured afresh."""
+"""What every attacked evaluation shares: the scene, and ranks measured afresh."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.attacks import OPTIMISERS, Attack, Candidates, Given, Optimiser, objective, optimiser
+from holdfast.attacks import Attack, Candidates, Given, Settings, objective
 from holdfast.data import ImageSet
-from holdfast.errors import ConfigError, unknown_name
+from holdfast.errors import ConfigError
 from holdfast.evaluate.folder import Task
 from holdfast.metrics import Distances, rank
-from holdfast.models import AnyEmbedder, Embedder
+from holdfast.models import AnyEmbedder
 from holdfast.threat import Threat
 
 Numbers = NDArray[np.int64]
-PAPER = "paper"
-"""The optimiser of Kakizaki et al.: the last of 100 plain steps of eps/10."""
-PUBLISHED = "published"
-"""The search behind the published ERS tables (Zhou et al. 2021): the last of 32 plain steps of 3/255."""
-PRINTED_STEPS = {PAPER: 100, PUBLISHED: 32}
-"""Steps of the searches that are as they were printed, whatever else is asked for."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How attacks are sought. `optimiser` None: pgd where there are gradients, else nes.
-
-    `steps`, `step` and `restarts` are for optimisers with gradients; `budget` is how many images a
-    black-box optimiser may show to the model for each attacked one.
-    """
-
-    optimiser: str | None = None
-    steps: int = 32
-    step: float | None = None
-    restarts: int = 1
-    budget: int = 1000
-
-    def named(self, embedder: AnyEmbedder) -> Settings:
-        """The same with the optimiser chosen."""
-        usual = "pgd" if isinstance(embedder, Embedder) else "nes"
-        return dataclasses.replace(self, optimiser=self.optimiser or usual)
-
-    def make(self, eps: float) -> Optimiser:
-        """The optimiser for a threat of that size."""
-        name = self.optimiser or "pgd"
-        if name == PAPER:
-            return optimiser("pgd-plain", steps=PRINTED_STEPS[PAPER], step=eps / 10)
-        if name == PUBLISHED:
-            return optimiser("pgd-plain", steps=PRINTED_STEPS[PUBLISHED], step=3 / 255)
-        if name not in OPTIMISERS or OPTIMISERS[name].shared:
-            known = {PAPER, PUBLISHED, *(known for known, kind in OPTIMISERS.items() if not kind.shared)}
-            raise ConfigError(unknown_name("optimiser", name, known))
-        wanted = {"steps": self.steps, "restarts": self.restarts, "queries": self.budget, "step": self.step}
-        fields = {field.name for field in dataclasses.fields(OPTIMISERS[name])}
-        return optimiser(name, **{k: v for k, v in wanted.items() if k in fields and v is not None})
-
-    def config(self, eps: float) -> dict[str, Any]:
-        """What tells two ways of searching apart."""
-        return {"optimiser": self.optimiser, **dataclasses.asdict(self.make(eps))}  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,18 +91,6 @@ def probe(embedder: AnyEmbedder, images: ImageSet, threat: Threat, settings: Set
     settings.make(threat.eps)
     attack = Attack(objective("es", Given()), one.make(threat.eps), dataclasses.replace(threat, who="query"))
     attack.run(embedder, images.batch([0]))
-
-
-def distances(ones: Tensor, others: Tensor) -> Tensor:
-    """Euclidean distances in float64, by differences: equal vectors are equally far."""
-    return torch.cdist(ones.double(), others.double(), compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def unit_shift(before: Tensor, after: Tensor) -> Tensor:
-    """How far the direction of each vector moved: between 0 and 2."""
-    one, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (before, after))
-    moved: Tensor = (one - other).norm(dim=1)
-    return moved
 
 
 def late(trajectory: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,12 +19,12 @@ from holdfast.certify.certifier import Certifier
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import KS, ordered_ks
-from holdfast.evaluate.folder import CERTIFICATION, ROWS, Block, Task
-from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.folder import CERTIFICATION, Block, Task
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.methods import bound_method
 from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.models import Embedder, to_unit
+from holdfast.rows import ROWS, Rows, read_rows
 from holdfast.threat import Threat
 
 BLOCK = 250

@@ -193,7 +193,8 @@ class RaySpread(Spread):
                 ) from None
             what = "cannot be started" if self._address is None else "cannot be reached"
             raise RunError(
-                f"the Ray cluster {self._named} {what}: {_said(cause)[0]}; check it, or evaluate with --on local"
+                f"the Ray cluster {self._named} {what}: {_said(cause)[0]}; check it, or compute locally",
+                option="on",
             ) from cause
         self._unhush = _hush(self._ray)
 
@@ -201,7 +202,8 @@ class RaySpread(Spread):
         if times > LOSSES:
             raise RunError(
                 f"a block of rows was lost with its worker {times} times ({_said(cause)[0]}); what was done is kept: "
-                "run it again with fewer --workers, or more memory for each"
+                "run it again with fewer workers, or more memory for each",
+                option="workers",
             )
         self._say(f"a worker was lost; its block is computed again ({times} of {LOSSES} times)")
 
@@ -239,7 +241,8 @@ def _load(key: str, box: list[Any], expected: Stamp) -> Work[Any, Any]:
     except Exception as cause:
         raise ModelError(
             f"{where} cannot load the model: {_said(cause)[-1]}; have its code importable there, "
-            "or evaluate with --on local"
+            "or compute locally",
+            option="on",
         ) from cause
     other = expected.differs(Stamp.of(work))
     if other is not None:
@@ -320,7 +323,8 @@ def _put(ray: Any, work: Work[Any, Any]) -> Any:
     except Exception as cause:
         raise ModelError(
             f"this model cannot be sent to other processes ({_said(cause.__cause__ or cause)[0]}); "
-            "evaluate it with --on local"
+            "compute locally",
+            option="on",
         ) from cause
 
 

@@ -20,13 +20,13 @@ from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.certify import LISTED
 from holdfast.evaluate.draw import KS, ordered_ks
-from holdfast.evaluate.folder import CURVE, ROWS, Block, Task
+from holdfast.evaluate.folder import CURVE, Block, Task
 from holdfast.evaluate.pictures import save_pictures
-from holdfast.evaluate.rows import Rows, read_rows
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.methods import bound_method
 from holdfast.metrics import bootstrap
 from holdfast.models import Embedder, to_unit
+from holdfast.rows import ROWS, Rows, read_rows
 from holdfast.threat import Threat
 
 AUTO = Threat.parse("query:linf:auto")

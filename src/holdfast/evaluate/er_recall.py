@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 
 from holdfast import data
+from holdfast.attacks import Settings
 from holdfast.attacks.objectives.er_recall import SOURCES
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
-from holdfast.evaluate.attacked import Scene, Settings, probe, set_scene
+from holdfast.evaluate.attacked import Scene, probe, set_scene
 from holdfast.evaluate.cases import Cases, worst_of
 from holdfast.evaluate.draw import KS, ordered_ks
 from holdfast.evaluate.er_trials import ErAttempt
-from holdfast.evaluate.folder import ER_RECALL, ROWS, Block, Task
-from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.folder import ER_RECALL, Block, Task
 from holdfast.evaluate.spread import HERE, Spread
-from holdfast.evaluate.validity import Finding, check_rows
+from holdfast.evaluate.validity import check_rows
 from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.models import AnyEmbedder
+from holdfast.rows import ROWS, Finding, Rows, read_rows
 from holdfast.threat import Threat
 
 QUERY_BLOCK = 100

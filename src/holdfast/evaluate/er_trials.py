@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.attacks import Altered, Attack, Given, Objective, er_sources, objective
-from holdfast.evaluate.attacked import Numbers, Scene, Settings, late, unit_shift
+from holdfast.attacks import Altered, Attack, Given, Objective, Settings, er_sources, objective
+from holdfast.evaluate.attacked import Numbers, Scene, late
+from holdfast.metrics import unit_shift
 from holdfast.models import AnyEmbedder
 from holdfast.threat import Threat
 

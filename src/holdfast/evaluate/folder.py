@@ -19,19 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.data import ImageSet
-from holdfast.errors import ConfigError
 from holdfast.evaluate.cases import Cases, Worst
-from holdfast.evaluate.rows import RowWriter, config_hash, read_header
 from holdfast.evaluate.spread import HERE, Spread, Work, compute
-from holdfast.evaluate.vectors import embed_resumably, pending
-from holdfast.files import atomic_write, exclusive
+from holdfast.evaluate.vectors import embed_resumably
+from holdfast.files import atomic_write
 from holdfast.models import AnyEmbedder
 from holdfast.models.card import IN_FLOAT32
 from holdfast.progress import bar
-from holdfast.provenance import commit, versions
+from holdfast.rows import SUMMARY, RowWriter, config_hash, is_finished, pending, writing
 
-ROWS = "rows.csv.gz"
-SUMMARY = "summary.json"
 RETRIEVAL, CERTIFICATION, CURVE = "retrieval", "certification", "certified curve"
 SUITE, ER_RECALL = "attack suite", "er-recall"
 SMOOTHED = "smoothed retrieval"
@@ -77,38 +73,20 @@ class Task:
 
     def finished(self) -> bool:
         """Whether this evaluation is there already; an error if the folder holds another one."""
-        rows = self.folder / ROWS
-        if not rows.exists():
-            return False
         # Rows of before name the embedder by the rule of their time.
-        named = [self._config(fingerprint) for fingerprint in self.embedder.fingerprints()]
-        if read_header(rows)["hash"] not in map(config_hash, named):
-            raise ConfigError(
-                f"{self.folder} holds an evaluation of another model or setting; choose another --out "
-                "or remove it"
-            )
-        return True
+        return is_finished(self.folder, *map(self._config, self.embedder.fingerprints()))
 
     @contextmanager
     def writing(self, n: int, columns: Mapping[str, str]) -> Iterator[RowWriter]:
         """A writer for the rows, about `n` queries, that no other process shares."""
         self.spread.ready()
-        config = self.config
-        header = {
-            "config": config,
-            "hash": config_hash(config),
-            "seed": config["seed"],
-            "n": n,
-            "classes": list(self.images.classes),
-            "versions": versions(),
-            "commit": commit(),
-        }
+        about: dict[str, Any] = {"n": n, "classes": list(self.images.classes)}
         if (trained_in := (self.embedder.card or {}).get("precision")) not in (None, IN_FLOAT32):
-            header["trained_in"] = trained_in
+            about["trained_in"] = trained_in
         if self.embedder.says:
-            header["says"] = self.embedder.says
-        with exclusive(self.folder, self.kind):
-            yield RowWriter(self.folder / ROWS, header, columns)
+            about["says"] = self.embedder.says
+        with writing(self.folder, self.config, columns, **about) as writer:
+            yield writer
 
     def fill(
         self,

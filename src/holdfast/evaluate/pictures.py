@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from holdfast.data import ImageSet
 from holdfast.data.fit import to_image
 from holdfast.errors import DataError
-from holdfast.evaluate.rows import Rows
 from holdfast.files import atomic_path
+from holdfast.rows import Rows
 
 PICTURES = "pictures.zip"
 WORST = 12

@@ -11,16 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast import data
 from holdfast.data import ImageSet
 from holdfast.evaluate.draw import draw_or_all
-from holdfast.evaluate.folder import RETRIEVAL, ROWS, Task
+from holdfast.evaluate.folder import RETRIEVAL, Task
 from holdfast.evaluate.pictures import save_pictures, sheet
-from holdfast.evaluate.rows import Rows, RowWriter, read_rows
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.metrics import Outcomes, Summary, cluster, rank, summarise
 from holdfast.models import AnyEmbedder
 from holdfast.progress import bar
+from holdfast.rows import ROWS, Rows, RowWriter, read_rows
 
 KS = (1, 2, 4, 8, 10, 20, 40)
 
@@ -71,12 +70,6 @@ def evaluate(
         summary = summarise(rows.columns, ks)
         task.finish(writer, summary.to_json())
     return Evaluation(out, rows, summary)
-
-
-def folder_for(dataset: data.Dataset, queries: int | None, candidates: int | None, seed: int) -> Path:
-    """Where below a run's folder an evaluation of these settings belongs."""
-    drawn = "" if queries is None else f"-q{queries}-c{candidates or 'rest'}-s{seed}"
-    return Path("evaluations") / f"{dataset.name}-{dataset.split}{drawn}"
 
 
 def read_evaluation(folder: Path) -> Evaluation:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.attacks import OBJECTIVES
+from holdfast.attacks.objectives.es import EmbeddingShift
+from holdfast.attacks.objectives.gtm import GreedyMisrank, PublishedMisrank
 from holdfast.errors import DataError
-from holdfast.evaluate.rows import Rows
-from holdfast.evaluate.trials import GTM_PUBLISHED
+from holdfast.evaluate.trials import MEASURES
 from holdfast.metrics import percentiles, resamples
 from holdfast.metrics.robustness import (
     ERS_PARTS,
@@ -22,6 +24,7 @@ from holdfast.metrics.robustness import (
     ers,
     resisted_trials,
 )
+from holdfast.rows import Rows
 
 Column = NDArray[Any]
 Interval = tuple[float, float]
@@ -193,6 +196,13 @@ def ars_difference(ours: Sequence[Rows], theirs: Sequence[Rows]) -> tuple[list[f
     return gaps, percentiles(np.mean(draws, axis=0))
 
 
+def shown(part: str, value: float) -> str:
+    """A number of a suite as tables print it."""
+    kinds = (kind for kind in OBJECTIVES.values() if kind.number() == part)
+    digits = next((MEASURES[kind.measures].digits for kind in kinds), 1)
+    return f"{value:.{digits}f}"
+
+
 def part_columns(rows: Rows, optimiser: str) -> tuple[dict[str, Column], dict[str, Column]]:
     """The columns before and after of each number of ERS, in the order of the trials.
 
@@ -200,14 +210,14 @@ def part_columns(rows: Rows, optimiser: str) -> tuple[dict[str, Column], dict[st
     """
     before, after = {}, {}
     names = dict.fromkeys(rows.columns["attack"])
-    called = {"es": "ES:D"}
-    if GTM_PUBLISHED in names:
-        called |= {GTM_PUBLISHED: "GTM", "gtm": MENDED}
+    called = {name: OBJECTIVES[name].number() for name in names}
+    if PublishedMisrank.name in names:
+        called |= {PublishedMisrank.name: GreedyMisrank.number(), GreedyMisrank.name: MENDED}
     for name in names:
+        part = called[name]
         mine = _of(rows, name, optimiser)
-        part = called.get(name, name.upper())
         before[part], after[part] = rows.columns["before"][mine], rows.columns["after"][mine]
-        if name == "es":
+        if name == EmbeddingShift.name:
             recalls = [100 * _share(rows.columns[c][mine]) for c in ("recall_before", "recall_after")]
             if not np.isnan(recalls[0]).all():
                 before["ES:R"], after["ES:R"] = recalls
@@ -219,7 +229,7 @@ def _recalls(rows: Rows, optimiser: str) -> dict[str, tuple[Column, Column]]:
     found = {}
     for name in dict.fromkeys(rows.columns["attack"]):
         mine = _of(rows, name, optimiser)
-        if not name.startswith("ca"):
+        if OBJECTIVES[name].alters == "query":
             one, other = (_share(rows.columns[c][mine]) for c in ("recall_before", "recall_after"))
             found[name] = (one, other)
     return found
@@ -228,7 +238,8 @@ def _recalls(rows: Rows, optimiser: str) -> dict[str, tuple[Column, Column]]:
 def _worst(rows: Rows, count: int) -> Column:
     """The least recall of each query after any attack on it; NaN where nothing can be found."""
     worst = np.ones(count, dtype=np.int64)
-    on_query = ~np.char.startswith(rows.columns["attack"].astype(str), "ca")
+    of_query = [name for name, kind in OBJECTIVES.items() if kind.alters == "query"]
+    on_query = np.isin(rows.columns["attack"], of_query)
     np.minimum.at(worst, rows.columns["trial"][on_query], rows.columns["recall_after"][on_query])
     return _share(worst)
 

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.evaluate.rows import Rows
 from holdfast.metrics import bootstrap
+from holdfast.rows import Rows
 
 Vectors = NDArray[np.float64]
 RULES = ("paper", "ball", "half-space", "cdf", "votes", "item", "deployed")
@@ -76,6 +76,13 @@ def rules_in(rows: Rows, k: int) -> tuple[str, ...]:
     return tuple(rule for rule in rules_of(k) if f"{rule}_{k}" in rows.columns)
 
 
+def deployed_in(rows: Rows) -> str:
+    """The rule that certifies the deployed search, whose abstentions and attacks the rows count."""
+    if "deployed_1" in rows.columns:
+        return "deployed"
+    return _BEFORE[rows.header["config"]["noise"].get("rule", "mean")]
+
+
 def rules_of(k: int) -> tuple[str, ...]:
     """The rules that speak of the top k: the deployed statement and the printed form are about the nearest."""
     return RULES if k == 1 else RULES[1:-1]
@@ -135,9 +142,7 @@ def _attack_table(rows: Rows) -> tuple[AttackLine, ...]:
     some = rows.columns["answerable"] > 0
     if not some.any() or 1 not in rows.header["config"]["ks"]:
         return ()
-    old = _BEFORE[rows.header["config"]["noise"].get("rule", "mean")]
-    deployed = "deployed" if "deployed_1" in rows.columns else old
-    right, radius = radii_of(rows, deployed, 1)
+    right, radius = radii_of(rows, deployed_in(rows), 1)
     lines = []
     for i, eps in enumerate(rows.header["config"].get("attacks", ())):
         attacked = rows.columns[f"attacked_{i}"][some] > 0

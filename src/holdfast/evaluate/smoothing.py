@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -28,15 +30,16 @@ from holdfast.certify.smoothing.radius import printed_radius, vote_radius
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError
 from holdfast.evaluate.draw import draw_or_all, ordered_ks
-from holdfast.evaluate.folder import ROWS, SMOOTHED, Block, Task
-from holdfast.evaluate.pool import Pool
-from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.folder import SMOOTHED, Block, Task
 from holdfast.evaluate.smoothed_tables import AttackLine, Line, rules_of, smoothed_tables
 from holdfast.evaluate.spread import HERE, Spread
+from holdfast.gallery import Gallery, create_gallery, discard_gallery
 from holdfast.gallery.rules import RULES, Question
 from holdfast.gallery.smoothed import smoothed
+from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import Embedder, Foreign, to_unit
 from holdfast.models.smoothed import Smoothed
+from holdfast.rows import ROWS, Rows, read_rows
 
 Vectors = NDArray[np.float64]
 FORMS: tuple[Form, ...] = ("cdf", "half-space", "ball")
@@ -151,18 +154,34 @@ class _Queries:
         images, others = self.images, self.found != number
         labels = images.require_labels("certified recall")
         kinds, kind = labels[self.found][others], int(labels[number])
-        one = _Query(self.embedder, self.gallery[others], kinds, kind, self.ks, self.how)
         image = to_unit(images.batch([number]))[0]
         row: dict[str, Any] = {"query": images.ids[number], "label": kind}
-        row |= one.row(image, self.marks, self.alphas)
-        for i, eps in enumerate(self.attacks):
-            altered = self._attack.altered(image, eps, one.gallery, one.kinds, one.kind)
-            row |= {f"{key}_{i}": value for key, value in one.seen(altered).items()}
+        with _in_memory(self.gallery[others], kinds) as deployed:
+            one = _Query(self.embedder, deployed, self.gallery[others], kinds, kind, self.ks, self.how)
+            row |= one.row(image, self.marks, self.alphas)
+            for i, eps in enumerate(self.attacks):
+                altered = self._attack.altered(image, eps, one.gallery, one.kinds, one.kind)
+                row |= {f"{key}_{i}": value for key, value in one.seen(altered).items()}
         return row
 
     @cached_property
     def _attack(self) -> NoisyAttack:
         return NoisyAttack(self.embedder)
+
+
+@contextmanager
+def _in_memory(vectors: Vectors, kinds: NDArray[np.int64]) -> Iterator[Gallery]:
+    """A gallery of these vectors while the block lasts: what is measured is the search that is deployed."""
+    place = f"memory:{uuid4().hex}"
+    info = EmbedderInfo("of the evaluation")
+    with create_gallery(place, dim=vectors.shape[1], embedder=info) as gallery:
+        ids, labels = [f"{row:09d}" for row in range(len(vectors))], [str(kind) for kind in kinds]
+        gallery.add(ids, vectors.astype(np.float32), labels=labels)
+        try:
+            with gallery.snapshot():
+                yield gallery
+        finally:
+            discard_gallery(place, content=True)
 
 
 class _Query:
@@ -171,6 +190,7 @@ class _Query:
     def __init__(
         self,
         frozen: Smoothed,
+        deployed: Gallery,
         gallery: Vectors,
         kinds: NDArray[np.int64],
         kind: int,
@@ -180,7 +200,7 @@ class _Query:
         self.gallery, self.kinds, self.kind = gallery, kinds, kind
         self._frozen, self._ks, self._how = frozen, ks, how
         self._same = kinds == kind
-        self._pool = Pool(gallery.astype(np.float32), [str(number) for number in kinds])
+        self._gallery = deployed
         self._answerable = bool(self._same.any() and not self._same.all())
 
     def row(self, image: Tensor, marks: Sequence[int], alphas: Sequence[float]) -> dict[str, Any]:
@@ -234,7 +254,7 @@ class _Query:
 
     def _question(self, first: Vectors) -> Question:
         """The deployed search for the nearest, which knows no label of the query."""
-        return RULES[self._how.rule](self._pool, first, 1, self._how, self._frozen.bound)
+        return RULES[self._how.rule](self._gallery, first, 1, self._how, self._frozen.bound)
 
     def _deployed(self, question: Question, part: float = 1.0) -> dict[str, Any]:
         """What a search says: whether its first hit is right, and its statement about the class of the nearest.

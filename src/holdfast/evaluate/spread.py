@@ -77,7 +77,10 @@ def spread_over(on: str = "local", workers: int | None = None) -> Iterator[Sprea
     """
     if on == "local":
         if workers is not None:
-            raise ConfigError("--workers is for --on ray; without it everything is computed in one process")
+            raise ConfigError(
+                "only a Ray cluster has workers; without one everything is computed in one process",
+                option="workers",
+            )
         yield HERE
         return
     if on.partition(":")[0] != "ray":

@@ -11,28 +11,27 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from holdfast.attacks import OBJECTIVES, Altered, Attack, Candidates, objective
+from holdfast.attacks import OBJECTIVES, PUBLISHED, Altered, Attack, Candidates, Settings, objective
+from holdfast.attacks.objectives.gtm import GreedyMisrank, PublishedMisrank
 from holdfast.data import ImageSet
 from holdfast.errors import ConfigError, unknown_name
-from holdfast.evaluate.attacked import PUBLISHED, Scene, Settings, late, probe, set_scene
+from holdfast.evaluate.attacked import Scene, late, probe, set_scene
 from holdfast.evaluate.cases import Cases, worst_of
 from holdfast.evaluate.draw import draw_or_all
-from holdfast.evaluate.folder import ROWS, SUITE, Block, Task
-from holdfast.evaluate.rows import Rows, read_rows
+from holdfast.evaluate.folder import SUITE, Block, Task
 from holdfast.evaluate.scores import SuiteScores, score_suite
 from holdfast.evaluate.spread import HERE, Spread
 from holdfast.evaluate.trials import (
-    ATTACKS,
-    GTM_PUBLISHED,
-    GTT_TOP,
+    ERS,
     Trials,
     damage,
     make_trials,
     measure,
     target_ids,
 )
-from holdfast.evaluate.validity import Finding, check_rows
+from holdfast.evaluate.validity import check_rows
 from holdfast.models import AnyEmbedder, Embedder
+from holdfast.rows import ROWS, Finding, Rows, read_rows
 from holdfast.threat import Threat
 
 BLOCK = 100
@@ -93,22 +92,28 @@ def attack_suite(
     """
     out = Path(out)
     names = chosen_attacks(attacks)
-    if settings is not None and settings.optimiser == PUBLISHED and "gtm" in names:
-        names.append(GTM_PUBLISHED)
-    for name in names:
-        if "labels" in OBJECTIVES[name].needs:
-            images.require_labels(f"the attack {name}")
+    kinds = [OBJECTIVES[name] for name in names]
+    if settings is not None and settings.optimiser == PUBLISHED and GreedyMisrank in kinds:
+        names.append(PublishedMisrank.name)
+    by_class = [kind.name for kind in kinds if "labels" in kind.needs]
+    for name in by_class:
+        images.require_labels(f"the attack {name}")
     settings = (settings or Settings()).named(embedder)
     if threat.who != "query":
         raise ConfigError(
             f"the attacks of the suite say themselves whom they alter; give NORM:EPS, not {threat}"
         )
     asked, found = draw_or_all(images, queries, candidates, seed)
-    if images.labels is not None and len(np.unique(images.labels[found])) < 2 and {"gtm", "ltm"} & set(names):
-        raise ConfigError("gtm and ltm need candidates of another class; all candidates are of one")
+    if images.labels is not None and len(np.unique(images.labels[found])) < 2 and by_class:
+        raise ConfigError(
+            f"{' and '.join(by_class)} cannot work: all candidates are of one class; give candidates of two"
+        )
     rivals = len(found) - bool(np.intersect1d(asked, found).size)
-    if "gtt" in names and rivals <= GTT_TOP:
-        raise ConfigError(f"gtt looks at the top {GTT_TOP}, and a query has {rivals} candidates; draw more")
+    for kind in kinds:
+        if kind.measures == "kept" and rivals <= kind.top:
+            raise ConfigError(
+                f"{kind.name} looks at the top {kind.top}, and a query has {rivals} candidates; draw more"
+            )
     probe(embedder, images, threat, settings)
     assert threat.eps is not None
     runs = [(settings, True, len(asked))]
@@ -151,12 +156,13 @@ def read_suite(folder: Path) -> AttackedSuite:
 def chosen_attacks(attacks: str | Sequence[str]) -> list[str]:
     """The attacks of `ers`, or of a list such as qa+,gtm, in the suite's order."""
     wanted = attacks.split(",") if isinstance(attacks, str) else list(attacks)
+    known = [name for name, kind in OBJECTIVES.items() if kind.in_suites]
     for name in wanted:
-        if name not in (*ATTACKS, "ers"):
+        if name not in (*known, "ers"):
             if name == "er-recall":
                 raise ConfigError("er-recall is an evaluation of its own; ask for it alone")
-            raise ConfigError(unknown_name("attack", name, (*ATTACKS, "ers", "er-recall")))
-    return [name for name in ATTACKS if name in wanted or "ers" in wanted]
+            raise ConfigError(unknown_name("attack", name, (*known, "ers", "er-recall")))
+    return [name for name in known if name in wanted or (name in ERS and "ers" in wanted)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,7 +219,7 @@ def _run(
     assert threat.eps is not None
     kind = OBJECTIVES[trials.attack]
     model: Any = embedder
-    if trials.attack == "es" and not embedder.unit_norm:
+    if kind.measures == "shift" and not embedder.unit_norm:
         if isinstance(embedder, Embedder):
             model = _Directions(embedder)
         else:

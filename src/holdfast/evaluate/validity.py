@@ -5,30 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.evaluate.folder import CERTIFICATION, CURVE, ROWS, SUITE
-from holdfast.evaluate.rows import Rows, read_header, read_rows
+from holdfast.evaluate.folder import CERTIFICATION, CURVE, SUITE
 from holdfast.evaluate.trials import damage
 from holdfast.metrics import bootstrap
+from holdfast.rows import ROWS, Finding, Rows, read_header, read_rows
 from holdfast.threat import Threat
 
 ZERO_SHARE = 0.05
 LATE_SHARE = 0.10
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that speaks against an evaluation. An error means that a number is wrong, whichever it is."""
-
-    level: Literal["warning", "error"]
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.level.upper()}: {self.text}"
 
 
 def check_rows(rows: Rows) -> list[Finding]:
@@ -58,7 +47,7 @@ def _search(rows: Rows, name: str, mine: NDArray[np.bool_]) -> Iterator[Finding]
         yield Finding(
             "warning",
             f"{name}: {zero:.0%} of the images have no usable gradient at the first point, so gradients may be "
-            "masked; try --optimiser nes or more --restarts",
+            "masked; try the optimiser nes, or more restarts",
         )
     if "success" in rows.columns:
         known = rows.columns["success"][mine] >= 0

@@ -7,16 +7,13 @@ the largest distance from the stored vector to a point of it, which is what a se
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from holdfast.bounds.box import TINY
 from holdfast.errors import GalleryError
-from holdfast.gallery.columns import Column
-from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Doubles, Floats
 
 CENTRE, RADIUS, REACH = "centre", "radius", "reach"
@@ -72,23 +69,10 @@ def kind(part: str, eps: float) -> str:
     return f"{part} linf:{eps!r}"
 
 
-def columns_for(eps: float, dim: int) -> list[Column]:
-    """The columns that boxes for `eps` take."""
-    return [
-        Column.of(kind(part, eps), "<f4", 1 if part == REACH else dim) for part in (CENTRE, RADIUS, REACH)
-    ]
-
-
-def sizes(kinds: Iterable[str]) -> tuple[float, ...]:
-    """For which eps there are boxes, smallest first, told from the names of the columns."""
-    found = (re.fullmatch(rf"{REACH} linf:(\S+)", name) for name in kinds)
-    try:
-        eps = sorted(float(match[1]) for match in found if match)
-    except ValueError as cause:
-        raise DamageError(f"it has boxes of an unknown size ({cause})") from cause
-    if not all(0 <= one <= 1 for one in eps):
-        raise DamageError(f"it has boxes of an unknown size ({eps})")
-    return tuple(eps)
+def part_of(kind: str) -> tuple[str, float]:
+    """Of which part of boxes, and for which eps, a column is."""
+    part, _, eps = kind.partition(" linf:")
+    return part, float(eps)
 
 
 def rows(boxes: Mapping[float, Boxes], vectors: Floats) -> dict[str, Floats]:

@@ -16,8 +16,9 @@ from holdfast.certify.certifier import Certifier
 from holdfast.errors import GalleryError
 from holdfast.gallery.boxes import named
 from holdfast.gallery.exact import Floats, Slots
-from holdfast.gallery.interface import AnyGallery, TooManyError
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.kept import Kept, KeptHit
+from holdfast.gallery.stores.base import TooManyError
 from holdfast.gallery.values import GalleryInfo, Hits, of_before
 from holdfast.models import AnyEmbedder
 from holdfast.threat import Threat
@@ -74,15 +75,13 @@ class QueryBounds:
         return normalised(self.box) if self.unit_norm else self.box
 
 
-def certify_query(
-    gallery: AnyGallery, query: QueryBounds, k: int, threat: Threat, name: str = "query"
-) -> Hits:
+def certify_query(gallery: Gallery, query: QueryBounds, k: int, threat: Threat, name: str = "query") -> Hits:
     """The k nearest candidates with rank intervals that hold under every attack within `threat`, whose eps is given."""
     with gallery.snapshot():
         return Ranking(gallery, query.embedding, k, threat, name).hits(query)
 
 
-def certify_again(gallery: AnyGallery, kept: Kept) -> Kept:
+def certify_again(gallery: Gallery, kept: Kept) -> Kept:
     """The kept certificate of a query as it is now; neither its image nor the embedder is needed."""
     box = None
     if kept.centre is not None and kept.radius is not None:
@@ -96,7 +95,7 @@ def certify_again(gallery: AnyGallery, kept: Kept) -> Kept:
 
 
 def certify_picture(
-    gallery: AnyGallery, embedder: AnyEmbedder, image: Tensor, kept: Kept, certifier: Certifier | None
+    gallery: Gallery, embedder: AnyEmbedder, image: Tensor, kept: Kept, certifier: Certifier | None
 ) -> Kept:
     """The kept certificate of a query made anew from its picture; `certifier` is None where it is not altered."""
     threat = Threat.parse(kept.threat)
@@ -126,7 +125,7 @@ class Ranking:
     intervals are those of the whole gallery.
     """
 
-    def __init__(self, gallery: AnyGallery, embedding: Floats, k: int, threat: Threat, name: str) -> None:
+    def __init__(self, gallery: Gallery, embedding: Floats, k: int, threat: Threat, name: str) -> None:
         self._gallery, self._threat, self._k = gallery, threat, k
         stored = threat.who == "query" or gallery.info.embedder.current
         self._reason = "" if stored else of_before(gallery.path)

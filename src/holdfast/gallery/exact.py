@@ -170,6 +170,11 @@ def norm_form_error(queries: Floats, max_norm: float) -> Doubles:
     return np.asarray(_gamma(queries.shape[1]) * (norms + max_norm) ** 2 + TINY * queries.shape[1])
 
 
+def largest_norm(rows: Floats) -> float:
+    """The largest Euclidean norm among `rows`, not below the true one by more than float64's rounding."""
+    return float(np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1).max(initial=0.0)))
+
+
 def cut(exact: Doubles, slots: Slots, radius: float) -> Found:
     """Those of the candidates that are within `radius`, nearest first."""
     keep = exact <= radius

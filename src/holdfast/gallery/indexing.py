@@ -23,10 +23,10 @@ from holdfast.data.source import IN_ARCHIVE, Source, is_gone, unreadable
 from holdfast.errors import ConfigError, DataError, GalleryError, ImageError
 from holdfast.gallery.bounding import stored_boxes
 from holdfast.gallery.boxes import Boxes, named
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.gallery import Gallery
+from holdfast.gallery.given import some
 from holdfast.gallery.kept import Rechecked
 from holdfast.gallery.values import EmbedderInfo, Item
-from holdfast.gallery.writing import some
 from holdfast.models import AnyEmbedder, Smoothed, under_metric
 from holdfast.models.smoothed import at_once
 from holdfast.progress import bar
@@ -93,7 +93,7 @@ def as_stored(embedder: AnyEmbedder, info: EmbedderInfo) -> AnyEmbedder:
 def index_images(
     embedder: AnyEmbedder,
     images: Path | str,
-    gallery: AnyGallery,
+    gallery: Gallery,
     *,
     prefix: str = "",
     labels: Labels = "deepest",
@@ -212,7 +212,8 @@ def _check_ids(wanted: Sequence[Item], known: dict[str, Item]) -> None:
         if old is not None and old.path != item.path and _exists(old.path, None):
             raise GalleryError(
                 f"the gallery has another '{item.id}' already, from {old.path}; "
-                "give the ids of this folder a prefix (--prefix NAME/)"
+                "give the ids of this folder a prefix",
+                option="prefix",
             )
 
 
@@ -258,7 +259,8 @@ def _check_share(leaving: dict[str, str], known: int, most: float) -> None:
     enough = math.ceil(100 * len(leaving) / known) / 100
     raise GalleryError(
         f"{len(leaving):,} of {known:,} images would leave the gallery (first: {first}: {reason}), more than "
-        f"{most:.0%}; nothing was removed: check that the disk is whole, then allow it (--max-removed {enough:g})"
+        f"{most:.0%}; nothing was removed: check that the disk is whole, then allow it",
+        option=f"max_removed {enough:g}",
     )
 
 
@@ -279,7 +281,7 @@ class _Maker:
         }
 
 
-def _add_boxes(maker: _Maker, gallery: AnyGallery, eps: float, spec: ImageSpec) -> None:
+def _add_boxes(maker: _Maker, gallery: Gallery, eps: float, spec: ImageSpec) -> None:
     """Boxes for all images that a gallery holds already, from the files that it was made of."""
 
     def make(items: list[Item], vectors: NDArray[np.float32]) -> Boxes:
@@ -297,7 +299,8 @@ def _check_found(eps: float, lost: Sequence[str]) -> None:
     if lost:
         raise GalleryError(
             f"boxes for {named(eps)} need every image of the gallery; gone or changed since: {some(lost)}; "
-            "index their folder again, or remove them (--prune)"
+            "index their folder again, or remove them",
+            option="prune",
         )
 
 
@@ -319,7 +322,7 @@ def _digest(content: bytes) -> str:
 
 
 def _store(
-    maker: _Maker, gallery: AnyGallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
+    maker: _Maker, gallery: Gallery, piece: Sequence[_Read], known: dict[str, Item], done: Indexed
 ) -> None:
     """Embed and commit one piece; only what has changed is written."""
     done.skipped += [Skipped(read.item.id, read.problem) for read in piece if read.problem is not None]

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from holdfast.gallery.checksums import checksum, part_hash, root_of
-from holdfast.gallery.database import DamageError
 from holdfast.gallery.exact import Doubles, Floats
-from holdfast.gallery.meta import Meta
-
-_FIELDS = "query, threat, k, generation, checksum, hits, unit_norm, embedding, centre, radius"
 
 
 @dataclass(frozen=True)
@@ -51,6 +40,15 @@ class Kept:
         """What no other certificate of the gallery has: query, threat and k."""
         return self.query, self.threat, self.k
 
+    def same(self, other: Kept) -> bool:
+        """Whether it says what another says, to the last bit."""
+        return self._said() == other._said()
+
+    def _said(self) -> tuple[object, ...]:
+        arrays = (self.embedding, self.centre, self.radius)
+        bits = (None if array is None else array.tobytes() for array in arrays)
+        return (*self.named, self.generation, self.hits, self.unit_norm, *bits)
+
     def unproved(self, count: int) -> Kept:
         """The same without what it proves: every hit may be anywhere among `count` candidates."""
         hits = tuple(KeptHit(hit.id, 1, count, "UNKNOWN") for hit in self.hits)
@@ -78,92 +76,3 @@ class Rechecked:
 
     kept: int = 0
     changed: tuple[Changed, ...] = ()
-
-
-def read(connection: sqlite3.Connection, state: Meta) -> list[Kept]:
-    """All kept certificates, by query; refused if they are not those of `state`."""
-    if not state.bound and not _has_table(connection):
-        return []
-    found = connection.execute(f"SELECT {_FIELDS} FROM certificates ORDER BY query, threat, k").fetchall()
-    kept = [_decode(*row) for row in found]
-    if state.bound and root_of(_part(*row) for row in found) != state.kept:
-        raise DamageError("its kept certificates are not those of the last write")
-    return kept
-
-
-def write(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> int:
-    """Keep these; one for the same query, threat and k is replaced. Gives by how much the root of all changes."""
-    change = 0
-    for one in certificates:
-        named = "query = ? AND threat = ? AND k = ?"
-        change ^= _delete(connection, named, one.named)
-        row = _encode(one)
-        connection.execute(f"INSERT INTO certificates ({_FIELDS}) VALUES (?{', ?' * (len(row) - 1)})", row)
-        change ^= _part(*row)
-    return change
-
-
-def unchanged(connection: sqlite3.Connection, certificates: Iterable[Kept]) -> set[tuple[str, str, int]]:
-    """The query, threat and k of those of these that are still kept as they are here."""
-    found = connection.execute("SELECT query, threat, k, checksum FROM certificates")
-    there = {(query, threat, k): checksum for query, threat, k, checksum in found}
-    return {one.named for one in certificates if there.get(one.named) == _encode(one)[4]}
-
-
-def forget(connection: sqlite3.Connection, queries: Iterable[str]) -> tuple[int, int]:
-    """Drop all certificates of these queries; how many there were, and by how much the root of all changes."""
-    count, change = 0, 0
-    for name in queries:
-        (there,) = connection.execute("SELECT count(*) FROM certificates WHERE query = ?", (name,)).fetchone()
-        count += there
-        change ^= _delete(connection, "query = ?", (name,))
-    return count, change
-
-
-def root(connection: sqlite3.Connection) -> int:
-    """The root of the certificates that are there."""
-    found = connection.execute(f"SELECT {_FIELDS} FROM certificates")
-    return root_of(_part(*row) for row in found)
-
-
-def _has_table(connection: sqlite3.Connection) -> bool:
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'certificates'").fetchone()
-    return found is not None
-
-
-def _delete(connection: sqlite3.Connection, which: str, values: tuple[object, ...]) -> int:
-    gone = connection.execute(f"SELECT {_FIELDS} FROM certificates WHERE {which}", values).fetchall()
-    connection.execute(f"DELETE FROM certificates WHERE {which}", values)
-    return root_of(_part(*row) for row in gone)
-
-
-def _part(*row: Any) -> int:
-    """What a certificate adds to the root of all."""
-    query, threat, k, _, stored, *_ = row
-    return part_hash(query, threat, k, stored)
-
-
-def _encode(one: Kept) -> tuple[Any, ...]:
-    hits = json.dumps([asdict(hit) for hit in one.hits])
-    box = (None if part is None else part.astype("<f8").tobytes() for part in (one.centre, one.radius))
-    fields = (one.query, one.threat, one.k, one.generation)
-    rest = (hits, int(one.unit_norm), one.embedding.astype("<f4").tobytes(), *box)
-    return (*fields, checksum(*fields, *rest), *rest)
-
-
-def _decode(*row: Any) -> Kept:
-    query, threat, k, generation, stored, hits, unit_norm, embedding, centre, radius = row
-    # The values are compared with their types: no other kind of value matches.
-    if stored != checksum(query, threat, k, generation, hits, unit_norm, embedding, centre, radius):
-        raise DamageError(f"the kept certificate of {query!r} does not match its checksum")
-    box = [None if part is None else np.frombuffer(part, dtype="<f8").copy() for part in (centre, radius)]
-    return Kept(
-        query,
-        threat,
-        k,
-        generation,
-        tuple(KeptHit(**hit) for hit in json.loads(hits)),
-        bool(unit_norm),
-        np.frombuffer(embedding, dtype="<f4").copy(),
-        *box,
-    )

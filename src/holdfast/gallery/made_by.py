@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast import models
 from holdfast.errors import GalleryError, ModelError
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.indexing import as_stored, embedder_info
-from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.opening import open_gallery
 from holdfast.gallery.smoothed import smoothed, stored_smoothing
 from holdfast.gallery.values import EmbedderInfo
@@ -17,7 +17,7 @@ from holdfast.spec import ImageSpec
 
 def open_with_embedder(
     path: str | Path, model: Path | None = None, *, readonly: bool = True
-) -> tuple[AnyGallery, AnyEmbedder]:
+) -> tuple[Gallery, AnyEmbedder]:
     """A gallery and the embedder that made it, found where it was or at `model`."""
     gallery = open_gallery(path, readonly=readonly)
     try:
@@ -27,22 +27,22 @@ def open_with_embedder(
         raise
 
 
-def embedder_of(gallery: AnyGallery, model: Path | None = None) -> AnyEmbedder:
+def embedder_of(gallery: Gallery, model: Path | None = None) -> AnyEmbedder:
     """The embedder that made a gallery, found where it was or at `model`; any other is refused."""
     path, info = gallery.path, gallery.info.embedder
     hint = info.location
     if model is None and hint is None:
-        raise GalleryError(f"{path} does not say where its embedder is; name it with --model")
+        raise GalleryError(f"{path} does not say where its embedder is; name it", option="model")
     if model is None and models.named_by_file(str(hint)):
         # Opening a gallery must not run a file that the gallery itself names.
-        raise GalleryError(f"{path} was made by {hint}; name it with --model")
+        raise GalleryError(f"{path} was made by {hint}; name it", option="model")
     try:
         embedder = models.find(model or str(hint), _spec(info))
     except ModelError as error:
         if model is not None:
             raise
         raise GalleryError(
-            f"the embedder of {path} is not where it was ({error}); name it with --model"
+            f"the embedder of {path} is not where it was ({error}); name it", option="model"
         ) from None
     embedder, how = as_stored(embedder, info), stored_smoothing(info)
     embedder = embedder if how is None else smoothed(embedder, how)

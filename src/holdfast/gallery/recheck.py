@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from holdfast.gallery.certified import certify_again
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.kept import Changed, Kept, KeptHit, Rechecked
 
 
-def recheck(gallery: AnyGallery) -> Rechecked:
+def recheck(gallery: Gallery) -> Rechecked:
     """Make every kept certificate again that is older than the gallery, keep the new ones, say what changed.
 
     Stopped on the way, the next call finds the same certificates old and says the same. One that another process

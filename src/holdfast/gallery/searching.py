@@ -14,8 +14,8 @@ from holdfast.data import Picture, decode_picture, fitted, read_picture
 from holdfast.data.fit import to_array
 from holdfast.data.modes import flatten
 from holdfast.errors import ConfigError
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.indexing import embedder_info
-from holdfast.gallery.interface import AnyGallery
 from holdfast.gallery.provers import Options, Provers, Query
 from holdfast.gallery.values import Hits
 from holdfast.models import AnyEmbedder
@@ -27,7 +27,7 @@ Image = str | Path | bytes | Pillow.Image | NDArray[np.uint8] | NDArray[np.float
 
 
 def search(
-    gallery: AnyGallery,
+    gallery: Gallery,
     embedder: AnyEmbedder,
     image: Image,
     k: int = 10,
@@ -60,11 +60,11 @@ def search(
         raise error
     if given := options.given():
         raise ConfigError(f"{', '.join(sorted(given))} are about certificates; say what to certify")
-    return gallery.search(embedder.embed(query.picture.pixels[None]).numpy(), k, names=[query.name])[0]
+    return gallery.nearest(embedder.embed(query.picture.pixels[None]).numpy(), k, names=[query.name])[0]
 
 
 def certified(
-    gallery: AnyGallery, provers: Provers, query: Query, k: int, threat: Threat, options: Options
+    gallery: Gallery, provers: Provers, query: Query, k: int, threat: Threat, options: Options
 ) -> Hits:
     """The k candidates nearest to a query, each with what no attack within `threat` can do to it."""
     prover = provers.prover(threat, options, gallery.info)

@@ -4,6 +4,7 @@ from holdfast.metrics.chance import chance_hit_rate, chance_of_draw
 from holdfast.metrics.clusters import cluster, nmi
 from holdfast.metrics.order import chance_overlap, class_overlap
 from holdfast.metrics.ranking import Distances, Outcomes, rank
+from holdfast.metrics.robustness import unit_shift
 from holdfast.metrics.summary import (
     Summary,
     bootstrap,
@@ -31,4 +32,5 @@ __all__ = [
     "resamples",
     "summarise",
     "true_recall",
+    "unit_shift",
 ]

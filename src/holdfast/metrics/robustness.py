@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Column = NDArray[Any]
 
@@ -100,3 +102,10 @@ def _resisted(reached: float, first: float, goal: float) -> float:
 
 def _mean(parts: dict[str, float]) -> Score:
     return Score(float(np.mean(list(parts.values()))), parts)
+
+
+def unit_shift(before: Tensor, after: Tensor) -> Tensor:
+    """How far the direction of each vector moved: between 0 and 2."""
+    one, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (before, after))
+    moved: Tensor = (one - other).norm(dim=1)
+    return moved

@@ -58,7 +58,8 @@ def _from_python(path: Path, name: str, spec: ImageSpec | None) -> AnyEmbedder:
         )
     if spec is None:
         raise ModelError(
-            f"{name} in {path} does not say which images it takes; give --image-size (and --channels)"
+            f"{name} in {path} does not say which images it takes; give their side (and channels)",
+            option="image_size",
         )
     if isinstance(found, nn.Module):
         return wrap(found.eval(), spec)

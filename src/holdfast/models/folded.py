@@ -63,7 +63,8 @@ def under_metric(base: Embedder | Foreign, kept: dict[str, Any]) -> Embedder | F
     if base.candidate_side is not None:
         raise ModelError(
             f"a metric is for embedders whose candidates have the vectors of queries, and those of this one are a "
-            f"{base.candidate_side.name}; index without --metric"
+            f"{base.candidate_side.name}; index without a metric",
+            option="metric",
         )
     matrix = matrix_of(kept)
     if base.dim != matrix.shape[1]:

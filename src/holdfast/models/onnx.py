@@ -135,5 +135,7 @@ def _spec(path: Path, sides: list[Any], spec: ImageSpec | None) -> ImageSpec:
         return own
     if spec is None:
         shown = "x".join(str(side) for side in sides)
-        raise ModelError(f"{path} leaves its image size open ({shown}); give it with --image-size")
+        raise ModelError(
+            f"{path} leaves its image size open ({shown}); give the images' side", option="image_size"
+        )
     return spec

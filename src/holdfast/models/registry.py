@@ -102,7 +102,7 @@ def construct(
         raise ModelError(f"an embedding has at least 1 dimension, not {dim!r}")
     if blueprint.colour_only and spec.channels != 3:
         raise ModelError(
-            f"{name} takes colour images, not {spec}; read the images in colour (--set data.channels=3)"
+            f"{name} takes colour images, not {spec}; read the images in colour (data.channels = 3)"
         )
     if min(spec.height, spec.width) < blueprint.min_side:
         least = f"{blueprint.min_side}x{blueprint.min_side}"

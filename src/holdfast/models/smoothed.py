@@ -72,7 +72,8 @@ class Smoothed(Sided):
         if base.candidate_side is not None:
             raise ModelError(
                 f"smoothing is for embedders whose candidates have the vectors of queries, and those of this one are "
-                f"a {base.candidate_side.name}; index without --smooth"
+                f"a {base.candidate_side.name}; index without smoothing",
+                option="smooth",
             )
         if not (math.isfinite(sigma) and sigma > 0):
             raise ModelError(f"the noise needs a standard deviation above 0, not {sigma}")

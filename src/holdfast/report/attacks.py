@@ -8,30 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.attacks import OBJECTIVES
 from holdfast.evaluate import ROWS, Rows, load_pictures
 from holdfast.evaluate.cases import difference, shown_cases
 from holdfast.evaluate.er_recall import Attacked, ErRecall
-from holdfast.evaluate.photo import AlteredPhoto
 from holdfast.evaluate.pictures import encode
+from holdfast.evaluate.scores import shown as value
 from holdfast.evaluate.suite import AttackedSuite
-from holdfast.evaluate.trials import GTM_PUBLISHED
 from holdfast.evaluate.validity import certificates_in, certified_beside, cross_check
-from holdfast.gallery import Hits
+from holdfast.gallery.attacking import AttackedPicture
+from holdfast.gallery.found import Found
+from holdfast.report.hits import shown_hit
 from holdfast.report.page import Picture, provenance, render
 from holdfast.threat import Threat
-
-WISHES = {
-    "ca+": "raise this candidate",
-    "ca-": "lower this candidate",
-    "qa+": "raise another candidate",
-    "qa-": "lower a near candidate",
-    "tma": "be taken for another image",
-    "es": "move the vector",
-    "ltm": "rank other classes first",
-    "gtm": "put another class first",
-    "gtt": "push the first hit out",
-    GTM_PUBLISHED: "put another class first, with the published target",
-}
 
 
 def suite_part(done: AttackedSuite, folder: Path) -> dict[str, Any]:
@@ -39,13 +28,12 @@ def suite_part(done: AttackedSuite, folder: Path) -> dict[str, Any]:
     scores, config = done.scores, done.rows.header["config"]
     lines = []
     for part, reached in scores.reached.items():
-        digits = 3 if part in ("TMA", "ES:D") else 1
         low, high = scores.interval[part]
         lines.append(
             {
                 "part": part,
-                "before": f"{scores.before[part]:.{digits}f}",
-                "cells": [(f"{reached:.{digits}f}", f"{low:.{digits}f}–{high:.{digits}f}")],
+                "before": value(part, scores.before[part]),
+                "cells": [(value(part, reached), f"{value(part, low)}–{value(part, high)}")],
                 "shares": [
                     f"{score.parts[part]:.1f}" if part in score.parts else "–"
                     for score in scores.estimates.values()
@@ -161,8 +149,8 @@ def _suite_cases(done: AttackedSuite) -> list[list[Picture]]:
     for (attack, trial), pictures in shown_cases(load_pictures(done.folder)).items():
         row = int(np.flatnonzero(main & (columns["attack"] == attack) & (columns["trial"] == trial))[0])
         before, after = columns["before"][row], columns["after"][row]
-        digits = 3 if attack in ("tma", "es") else 1
-        told = [f"{attack}: {WISHES[attack]}", f"{before:.{digits}f} → {after:.{digits}f}"]
+        kind = OBJECTIVES[attack]
+        told = [f"{attack}: {kind.wants}", " → ".join(value(kind.number(), v) for v in (before, after))]
         if columns["target"][row]:
             told.append(f"target {columns['target'][row]}")
         label = done.rows.header["classes"][columns["label"][row]]
@@ -195,45 +183,38 @@ def _case(image: str, label: str, told: list[str], pictures: dict[str, bytes]) -
 
 
 def attack_page(
-    done: AlteredPhoto, sentence: str, picture: Callable[[str | None], bytes | None], gallery: str
+    done: AttackedPicture, name: str, picture: Callable[[str | None], bytes | None], gallery: str
 ) -> str:
     """The page that `holdfast attack --html` writes: the pictures, their difference, and the hits of both."""
     change, factor = difference(done.clean, done.altered)
-    ranks = {form.form: form.rank for form in done.seen}
-    kept = "; ".join(f"after {form} rank {rank}" for form, rank in list(ranks.items())[2:])
+    shown = [
+        ("query", "clean", done.clean, done.forms[0]),
+        ("other", "altered", done.altered, done.forms[1]),
+    ]
     rows = [
         [
-            Picture(
-                "query",
-                "clean picture",
-                (f"{done.item}: rank {ranks['clean']}",),
-                encode(done.clean),
-                "clean",
-            ),
-            Picture(
-                "other",
-                "altered picture",
-                (f"{done.item}: rank {ranks['PNG']}",),
-                encode(done.altered),
-                "altered",
+            *(
+                Picture(
+                    kind, f"{word} picture", (f"{done.followed}: rank {form.rank}",), encode(pixels), word
+                )
+                for kind, word, pixels, form in shown
             ),
             Picture("hit", "difference", (), encode(change), f"difference ×{factor:.0f}"),
         ],
         _hits(done.before, done.clean, "clean", picture),
         _hits(done.after, done.altered, "altered", picture),
     ]
-    told = [sentence, f"The same picture saved as JPEG: {kept}."]
+    about = "" if done.target is None else f" ({done.target})"
+    told = [f"{name}, altered within {done.threat} to {done.goal.words}{about}. {' '.join(done.sentences())}"]
+    if kept := "; ".join(f"after {form.form} rank {form.rank}" for form in done.forms[2:]):
+        told.append(f"The same picture saved as JPEG: {kept}.")
     return render(
         "hits.html.j2", title="An altered query", subtitle=f"against {gallery}", sentences=told, rows=rows
     )
 
 
 def _hits(
-    found: Hits, pixels: Any, name: str, picture: Callable[[str | None], bytes | None]
+    found: Found, pixels: Any, name: str, picture: Callable[[str | None], bytes | None]
 ) -> list[Picture]:
     row = [Picture("query", f"{name} picture", (), encode(pixels), f"{name}: hits")]
-    for hit in found.hits:
-        named = [hit.id] if hit.label is None else [hit.label, hit.id]
-        lines = (*named, f"{hit.distance:.4f}")
-        row.append(Picture("hit", f"hit {hit.rank}: {hit.id}", lines, picture(hit.path), str(hit.rank)))
-    return row
+    return row + [shown_hit(hit, picture) for hit in found.answer]

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from holdfast.evaluate import Rows
-from holdfast.evaluate.neighbours import attacked_radii
 from holdfast.evaluate.smoothed_tables import Line, radii_of, rules_in, rules_of
 from holdfast.metrics import hit_rate
+from holdfast.neighbours.certification import attacked_radii
 
 SAME, OTHER, PLAIN = "#2a9d6f", "#d1605e", "#4c78a8"
 MANY = (PLAIN, SAME, "#c98a1b", "#9467bd", OTHER, "#6b7785")

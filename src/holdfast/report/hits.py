@@ -24,11 +24,12 @@ def hits_page(
     for found, shown in zip(results, query_pictures, strict=True):
         sentences = sentences if found.proof is None else found.proof.meaning()
         query = Picture("query", f"query {found.query}", (found.query,), shown, "query")
-        rows.append([query, *(_picture(hit, picture) for hit in found)])
+        rows.append([query, *(shown_hit(hit, picture) for hit in found)])
     return render("hits.html.j2", title="Hits", subtitle=f"from {gallery}", sentences=sentences, rows=rows)
 
 
-def _picture(hit: Hit, picture: Callable[[str | None], bytes | None]) -> Picture:
+def shown_hit(hit: Hit, picture: Callable[[str | None], bytes | None]) -> Picture:
+    """A hit with what is proved of it."""
     sure = hit.certificate is not None and hit.certificate.verdict == Verdict.CERTIFIED
     content, name = picture(hit.path), f"hit {hit.rank}: {hit.id}"
     return Picture("certified" if sure else "hit", name, tuple(hit.lines()), content, str(hit.rank))

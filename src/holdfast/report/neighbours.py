@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.evaluate import ROWS
-from holdfast.evaluate.neighbours import (
+from holdfast.files import atomic_write, refuse_other
+from holdfast.neighbours.certification import (
     CertifiedNeighbours,
     RobustError,
     attacked_radii,
     contradictions,
     robust_error,
 )
-from holdfast.files import atomic_write, refuse_other
 from holdfast.report import figures
 from holdfast.report.page import render
 

@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import DataError
-from holdfast.evaluate.rows import read_header, read_rows
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap, chance_of_draw
 from holdfast.reproduce.plan import THREATS, Job, Plan, SuiteAttack
-from holdfast.reproduce.run import ER_ROWS, RUN, rows_folder
+from holdfast.reproduce.run import RUN, er_rows, rows_folder
 from holdfast.reproduce.smoothed import smoothed_cells
 from holdfast.reproduce.suites import CLEAN, RETRIEVAL_ROWS, Value, mean_value, suite_rows, suite_values
+from holdfast.rows import read_header, read_rows
 
 CELLS = "cells.json"
 METRICS = {
@@ -28,10 +28,10 @@ METRICS = {
     ("tight", "cr"): "cr_recall_tight",
     ("tight", "one_sided"): "cr_recall_one_sided",
     ("tight", "hit"): "certified_hit_rate",
-    ("er-recall", "attacked"): "er_recall",
-    ("er-recall", "robust"): "robust_recall",
 }
 """By file of rows and column: `cr_recall` is the paper's number under the paper's test."""
+ATTACKED = {"attacked": "er_recall", "robust": "robust_recall"}
+"""By column of the rows of ER-Recall, whoever searched."""
 CHANCE = "chance"
 """In the place of a method: a random order of the candidates."""
 
@@ -56,7 +56,7 @@ class Cell:
     seeds: int
     preset: str
     attack: str = ""
-    """By whom, in a suite: our search, or the published one, by which the printed cells were made."""
+    """By whom, where images were attacked: our search, or the published one, by which the printed cells were made."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -86,7 +86,8 @@ def read_targets(folder: Path) -> dict[tuple[Any, ...], float]:
 
 def _printed_by(cell: dict[str, Any]) -> list[SuiteAttack]:
     """The attack behind a printed cell: that of the published tables, where there is one."""
-    return ["published"] if cell["threat"] == "suite" and cell["metric"] not in CLEAN else []
+    attacked = cell["threat"] == "suite" and cell["metric"] not in CLEAN
+    return ["published"] if attacked or cell["metric"] in ATTACKED.values() else []
 
 
 def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
@@ -94,12 +95,18 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
     by_seed: dict[tuple[Any, ...], dict[int, NDArray[np.float64]]] = {}
     for job in plan.places():
         kept = rows_folder(folder, preset, job)
-        files = [kept / ER_ROWS] if (kept / ER_ROWS).exists() else []
-        files += [kept / f"{test}.csv.gz" for test in plan.tests] if (kept / RUN).exists() else []
-        for file in files:
-            columns = read_rows(file).columns
+        files: dict[str, dict[str, str]] = {}
+        if (kept / RUN).exists():
+            for test in plan.tests:
+                files[f"{test}.csv.gz"] = {
+                    column: metric for (of, column), metric in METRICS.items() if of == test
+                }
+        attacked: dict[str, SuiteAttack] = {er_rows(by): by for by in get_args(SuiteAttack)}
+        files |= {file: ATTACKED for file in attacked if (kept / file).exists()}
+        for file, metrics in files.items():
+            columns = read_rows(kept / file).columns
             labels = columns["label"][columns["threat"] == columns["threat"][0]]
-            for key, values in _of_job(file, columns, job, plan.ks):
+            for key, values in _of_job(columns, metrics, attacked.get(file), job, plan.ks):
                 by_seed.setdefault(key, {})[job.seed] = values
                 if key[7] == "recall":
                     by_chance = (*key[:3], CHANCE, *key[4:])
@@ -121,12 +128,18 @@ def make_cells(folder: Path, preset: str, plan: Plan) -> list[Cell]:
 
 
 def all_cells(folder: Path, plans: Mapping[str, Plan]) -> list[Cell]:
-    """The cells of several presets; a printed number that none of them has stands once, with the first."""
+    """The cells of several presets.
+
+    A printed number that none of them has stands once: with the first that has others of its table and metric, or the
+    first of all.
+    """
     made = [cell for preset, plan in plans.items() for cell in make_cells(folder, preset, plan)]
     ours = {cell.key for cell in made if cell.ours is not None}
+    home = {(c.table, c.model, c.metric): c.preset for c in reversed(made) if c.ours is not None}
     kept: list[Cell] = []
     for cell in made:
-        if cell.ours is None and cell.key in ours:
+        place = home.get((cell.table, cell.model, cell.metric), cell.preset)
+        if cell.ours is None and (cell.key in ours or cell.preset != place):
             continue
         ours.add(cell.key)
         kept.append(cell)
@@ -189,13 +202,15 @@ def write_cells(path: Path, cells: Sequence[Cell]) -> None:
 
 
 def _of_job(
-    file: Path, columns: dict[str, NDArray[Any]], job: Job, ks: Sequence[int]
+    columns: dict[str, NDArray[Any]],
+    metrics: Mapping[str, str],
+    by: SuiteAttack | None,
+    job: Job,
+    ks: Sequence[int],
 ) -> list[tuple[tuple[Any, ...], NDArray[np.float64]]]:
-    """The values, one a query, of every cell that one file of rows speaks of."""
+    """The values, one a query, of every cell that one file of rows speaks of; `by` searched, if there was an attack."""
     out = []
-    for (test, column), metric in METRICS.items():
-        if test != file.name.removesuffix(".csv.gz"):
-            continue
+    for column, metric in metrics.items():
         for eps, table in job.tables.items():
             clean = metric == "recall"
             if clean != (eps not in job.eps):
@@ -206,6 +221,7 @@ def _of_job(
                 rows = columns["threat"] == f"{who}:linf:{size}"
                 threat = "none" if clean else who
                 for k in ks:
-                    key = (table, job.dataset, job.model, job.method, threat, eps, k, metric)
+                    named = (table, job.dataset, job.model, job.method, threat, eps, k, metric)
+                    key = named if by is None else (*named, by)
                     out.append((key, columns[f"{column}_{k}"][rows].astype(np.float64)))
     return out

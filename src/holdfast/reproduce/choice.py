@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.evaluate.rows import read_header
 from holdfast.files import atomic_write
 from holdfast.reproduce.cells import Cell
 from holdfast.reproduce.page import first_hit, runs_table
 from holdfast.reproduce.plan import Experiment, Job, Plan, SuiteAttack, SuitePlan
 from holdfast.reproduce.run import RUN, rows_folder
 from holdfast.reproduce.suites import LOG_ROWS, RETRIEVAL_ROWS, Value, suite_rows, suite_values
+from holdfast.rows import read_header
 from holdfast.training import parse
 from holdfast.training.defences import build_defence
 from holdfast.training.log import read_log

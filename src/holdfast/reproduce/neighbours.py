@@ -20,20 +20,19 @@ import numpy as np
 from pydantic import Field
 
 from holdfast import data
-from holdfast.data.features import Features, image_features, load_features
 from holdfast.data.settings import data_folders
 from holdfast.errors import ConfigError, DataError, RunError
-from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.neighbours import attacked_radii, certify_metric, contradictions, within
-from holdfast.evaluate.perceptrons import certify_perceptron
-from holdfast.evaluate.rows import Rows, config_hash, read_rows
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.models.metric import Metric
+from holdfast.neighbours import METHODS, learn
+from holdfast.neighbours.certification import attacked_radii, certify_metric, contradictions, within
+from holdfast.neighbours.features import Features, image_features, load_features
+from holdfast.neighbours.networks import certify_perceptron
 from holdfast.provenance import commit, versions
 from holdfast.reproduce.cells import CELLS, Cell, cell, read_targets, write_cells
 from holdfast.reproduce.plan import Table
-from holdfast.training.metrics import METHODS, learn
+from holdfast.rows import ROWS, Rows, config_hash, read_rows
 
 RUN = "run.json"
 NETWORK = "network.csv.gz"

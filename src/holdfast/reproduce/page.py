@@ -11,22 +11,23 @@ from typing import Any
 
 from scipy.stats import t
 
-from holdfast.evaluate.rows import read_rows
 from holdfast.evaluate.scores import MENDED, ars_difference
 from holdfast.files import atomic_write
 from holdfast.metrics.robustness import ERS_PARTS
 from holdfast.reproduce.cells import CHANCE, Cell
 from holdfast.reproduce.plan import Plan, SuiteAttack
 from holdfast.reproduce.run import RUN, rows_folder
+from holdfast.reproduce.side_by_side import side_by_side
 from holdfast.reproduce.smoothed import LIKE, smoothed_part
 from holdfast.reproduce.suites import CLEAN, LOG_ROWS, suite_rows
+from holdfast.rows import read_rows
 from holdfast.training.log import read_log
 
 PAGE = "results.md"
 _TITLES = {
     "recall": "Recall@K",
-    "er_recall": "ER-Recall@K, under our attack",
-    "robust_recall": "Robust recall: a right hit before and under that attack",
+    "er_recall": "ER-Recall@K, under attack: our search, and the published one of the printed numbers",
+    "robust_recall": "Robust recall: a right hit before and under the attack",
     "cr_recall": "CR-Recall@K, the paper's test (box not clipped, Eq. 17 and 18, two-sided)",
     "cr_recall_tight": "CR-Recall@K, our test (two-sided)",
     "cr_recall_one_sided": "One-sided: a same-class hit of the top K stays in the top K, our test",
@@ -53,7 +54,10 @@ def _sections(folder: Path, preset: str, plan: Plan, cells: Sequence[Cell]) -> l
     if plan.suite is not None:
         parts.append(_differences(folder, preset, plan))
     if plan.smoothing is not None:
-        parts.append(smoothed_part(folder, preset, plan, rows_folder))
+        if plan.tests:
+            parts.append(side_by_side(folder, preset, plan, cells))
+        else:
+            parts.append(smoothed_part(folder, preset, plan, rows_folder))
     tables = sorted({cell.table for cell in cells})
     parts += [_table(number, [cell for cell in cells if cell.table == number], plan) for number in tables]
     if plan.suite is not None:
@@ -106,7 +110,7 @@ def first_hit(cells: Sequence[Cell], plan: Plan) -> str:
     first = {
         (c.dataset, c.model, c.method, c.metric, c.threat, c.eps): c
         for c in cells
-        if c.k == 1 and c.ours is not None
+        if c.k == 1 and c.ours is not None and c.attack != "published"
     }
     lines = []
     for dataset, model, method, metric, threat, eps in first:
@@ -296,7 +300,8 @@ def _grouped(cells: Iterable[Cell]) -> list[tuple[tuple[str, str, str], list[Cel
     found: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
         size = "" if cell.threat == "none" else f", {cell.eps}"
-        found.setdefault((cell.dataset, cell.method, _WHO[cell.threat] + size), []).append(cell)
+        by = f", {cell.attack}" if cell.attack else ""
+        found.setdefault((cell.dataset, cell.method, _WHO[cell.threat] + size + by), []).append(cell)
     return list(found.items())
 
 

@@ -52,28 +52,32 @@ class Test(Table):
     rounding: bool = True
 
 
+SuiteAttack = Literal["ours", "published"]
+"""Whose search for altered images: ours, or the one behind the printed numbers."""
+
+
 class AttackChange(Table):
-    """What of the attacks is otherwise for a network."""
+    """What of the attacks is otherwise for a network or a method."""
 
     ca_queries: int | None = Field(default=None, ge=1)
     sources: int | None = Field(default=None, ge=1)
+    by: list[SuiteAttack] | None = None
 
 
 class AttackPlan(Table):
-    """How ER-Recall is measured: for which tables and training seeds, by our PGD, on how many queries."""
+    """How ER-Recall is measured: for which tables and training seeds, by whose PGD, on how many queries."""
 
     tables: list[str] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
     steps: int = Field(default=100, ge=1)
+    """Of our PGD; the paper's takes 100 plain steps of eps/10."""
+    by: list[SuiteAttack] = Field(default=["ours"], min_length=1)
     ca_queries: int = Field(default=100, ge=1)
     """Queries whose candidates are altered; queries that are altered themselves are all of them."""
     sources: int = Field(default=100, ge=1)
     """Candidates that are altered for a query."""
     on: dict[str, AttackChange] = {}
-    """By network."""
-
-
-SuiteAttack = Literal["ours", "published"]
+    """By method or network; the network's is laid over the method's."""
 
 
 class SuitePlan(Table):
@@ -255,8 +259,11 @@ class Plan(Table):
         """How the run's ER-Recall is measured; None if it is not."""
         if self.attacks is None or not job.attacked(self.attacks):
             return None
-        change = self.attacks.on.get(job.model, AttackChange())
-        return self.attacks.model_copy(update=change.model_dump(exclude_none=True))
+        changed = self.attacks
+        for place in (job.method, job.model):
+            change = self.attacks.on.get(place, AttackChange())
+            changed = changed.model_copy(update=change.model_dump(exclude_none=True))
+        return changed
 
     def says(self, method: str) -> str:
         """What tables must say of a method of the plan, by the name of its runs; nothing of others."""

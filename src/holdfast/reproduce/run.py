@@ -8,22 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import data, models
+from holdfast.attacks import PAPER, Settings
 from holdfast.errors import ConfigError
-from holdfast.evaluate.attacked import Settings
 from holdfast.evaluate.certify import certify
 from holdfast.evaluate.er_recall import er_recall
-from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import config_hash, read_header
 from holdfast.files import atomic_write
 from holdfast.provenance import commit, versions
-from holdfast.reproduce.plan import Job, Plan
+from holdfast.reproduce.plan import AttackPlan, Job, Plan, SuiteAttack
 from holdfast.reproduce.smoothed import run_smoothed, smoothed_is_done
 from holdfast.reproduce.suites import run_suite, suite_is_done
+from holdfast.rows import ROWS, config_hash, read_header
 from holdfast.training import held_out, load_data, merge, parse, read_config, train
 from holdfast.training.config import differences
 
 RUN = "run.json"
-ER_ROWS = "er-recall.csv.gz"
 CERTIFICATES, ATTACKS, SUITE, SMOOTHED = "run", "attacks", "suite", "smoothed search"
 
 
@@ -41,17 +39,8 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
     elif json.loads((kept / RUN).read_text())["hash"] != _hash(job, plan):
         raise _other_settings(kept / RUN)
     if (attacks := plan.attacks_of(job)) is not None:
-        if not (kept / ER_ROWS).exists():
-            missing.append(ATTACKS)
-        else:
-            found = read_header(kept / ER_ROWS)["config"]
-            tested = kept / f"{next(iter(plan.tests))}.csv.gz"
-            alike = ("embedder", "images", "queries", "candidates", "seed", "ks", "threats")
-            if tested.exists() and any(found[k] != read_header(tested)["config"][k] for k in alike):
-                raise _other_settings(kept / ER_ROWS)
-            made = {"steps": found["search"][0]["steps"], **{k: found[k] for k in ("ca_queries", "sources")}}
-            if made != attacks.model_dump(include=set(made)):
-                raise _other_settings(kept / ER_ROWS)
+        done = [_er_is_done(kept, attacks, by, plan) for by in attacks.by]
+        missing += [] if all(done) else [ATTACKS]
     if (suite := plan.suite_of(job)) is not None and not suite_is_done(kept, job, suite):
         missing.append(SUITE)
     if (how := plan.smoothing_of(job)) is not None:
@@ -59,6 +48,31 @@ def missing_parts(folder: Path, preset: str, job: Job, plan: Plan) -> list[str]:
         if not all(smoothed_is_done(kept, job, how, sigma) for sigma in sigmas):
             missing.append(SMOOTHED)
     return missing
+
+
+def er_rows(by: SuiteAttack) -> str:
+    """The file of the rows of ER-Recall."""
+    return "er-recall.csv.gz" if by == "ours" else f"er-recall-{by}.csv.gz"
+
+
+def _search(by: SuiteAttack, attacks: AttackPlan) -> Settings:
+    return Settings(steps=attacks.steps) if by == "ours" else Settings(PAPER)
+
+
+def _er_is_done(kept: Path, attacks: AttackPlan, by: SuiteAttack, plan: Plan) -> bool:
+    """Whether the rows are there; those of another network or other settings are an error."""
+    path = kept / er_rows(by)
+    if not path.exists():
+        return False
+    found = read_header(path)["config"]
+    tested = kept / f"{next(iter(plan.tests))}.csv.gz"
+    alike = ("embedder", "images", "queries", "candidates", "seed", "ks", "threats")
+    if tested.exists() and any(found[k] != read_header(tested)["config"][k] for k in alike):
+        raise _other_settings(path)
+    made = [found["search"][0]["steps"], found["ca_queries"], found["sources"]]
+    if made != [_search(by, attacks).config(1.0)["steps"], attacks.ca_queries, attacks.sources]:
+        raise _other_settings(path)
+    return True
 
 
 def _other_settings(rows: Path) -> ConfigError:
@@ -103,21 +117,24 @@ def reproduce_job(
     if ATTACKS in missing:
         attacks = plan.attacks_of(job)
         assert attacks is not None
-        say(f"{job.name}: attacking")
-        attacked = er_recall(
-            embedder,
-            images,
-            out / "attacks",
-            job.threats,
-            queries=plan.queries,
-            candidates=plan.candidates,
-            ca_queries=attacks.ca_queries,
-            sources=attacks.sources,
-            seed=job.seed,
-            ks=plan.ks,
-            settings=Settings(steps=attacks.steps),
-        )
-        atomic_write(kept / ER_ROWS, (attacked.folder / ROWS).read_bytes())
+        for by in attacks.by:
+            if _er_is_done(kept, attacks, by, plan):
+                continue
+            say(f"{job.name}: attacking, {by}")
+            attacked = er_recall(
+                embedder,
+                images,
+                out / er_rows(by).removesuffix(".csv.gz"),
+                job.threats,
+                queries=plan.queries,
+                candidates=plan.candidates,
+                ca_queries=attacks.ca_queries,
+                sources=attacks.sources,
+                seed=job.seed,
+                ks=plan.ks,
+                settings=_search(by, attacks),
+            )
+            atomic_write(kept / er_rows(by), (attacked.folder / ROWS).read_bytes())
     if SUITE in missing:
         suite = plan.suite_of(job)
         assert suite is not None

@@ -15,13 +15,12 @@ from holdfast import data, models
 from holdfast.certify.smoothing.confidence import printed_slack
 from holdfast.certify.smoothing.radius import printed_radius
 from holdfast.errors import ConfigError
-from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import Rows, read_header, read_rows
 from holdfast.evaluate.smoothed_tables import Line, radii_of, smoothed_tables
 from holdfast.evaluate.smoothing import certify_smoothed
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap
 from holdfast.reproduce.plan import Job, Plan, SmoothPlan
+from holdfast.rows import ROWS, Rows, read_header, read_rows
 
 LIKE = "smoothed"
 """What stands for the threat in a cell of a smoothed search; its eps is the noise."""
@@ -54,12 +53,12 @@ def run_smoothed(
         alphas=plan.alphas,
         attacks=[share * sigma for share in plan.attacks],
     )
-    atomic_write(_rows(kept, sigma), (done.folder / ROWS).read_bytes())
+    atomic_write(smoothed_rows(kept, sigma), (done.folder / ROWS).read_bytes())
 
 
 def smoothed_is_done(kept: Path, job: Job, plan: SmoothPlan, sigma: float) -> bool:
     """Whether the rows are there; those of other settings are an error."""
-    path = _rows(kept, sigma)
+    path = smoothed_rows(kept, sigma)
     if not path.exists():
         return False
     config, noise = read_header(path)["config"], plan.noise(sigma)
@@ -192,7 +191,7 @@ def _all(folder: Path, preset: str, plan: Plan, where: Where) -> Iterator[_Found
     for job in plan.places():
         if plan.smoothing_of(job) is not None:
             for sigma in plan.methods[job.method].sigmas:
-                path = _rows(where(folder, preset, job), sigma)
+                path = smoothed_rows(where(folder, preset, job), sigma)
                 if path.exists():
                     key = (job.dataset, job.model, job.method, sigma)
                     figures.setdefault(key, {}).update(dict.fromkeys(job.tables.values()))
@@ -247,5 +246,6 @@ def _section(title: str, head: str, lines: list[str]) -> str:
     return "\n".join([f"## {title}", "", head, rule, *lines])
 
 
-def _rows(kept: Path, sigma: float) -> Path:
+def smoothed_rows(kept: Path, sigma: float) -> Path:
+    """The file of the rows of a smoothed search."""
     return kept / f"smoothed-{sigma:g}.csv.gz"

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from holdfast import data, models
+from holdfast.attacks import PUBLISHED, Settings
 from holdfast.errors import ConfigError
 from holdfast.evaluate import evaluate
-from holdfast.evaluate.attacked import PUBLISHED, Settings
-from holdfast.evaluate.folder import ROWS
-from holdfast.evaluate.rows import Rows, read_header, read_rows
 from holdfast.evaluate.scores import Estimate, score_suite
 from holdfast.evaluate.suite import attack_suite
 from holdfast.files import atomic_write
 from holdfast.metrics import bootstrap, summarise
 from holdfast.reproduce.plan import Job, SuiteAttack, SuitePlan
+from holdfast.rows import ROWS, Rows, read_header, read_rows
 from holdfast.training import LOG
 
 RETRIEVAL_ROWS, SUITE_ROWS = "retrieval.csv.gz", "suite.csv.gz"

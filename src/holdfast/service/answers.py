@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from holdfast.certificate import Verdict
 from holdfast.certify.smoothing import Rule
 from holdfast.gallery import Hit, Item
+from holdfast.goals import About
 from holdfast.service.engine import Outcome
 from holdfast.spec import PictureOf
 
@@ -66,11 +67,24 @@ class LimitsState(BaseModel):
     seconds: float
 
 
+class GoalState(BaseModel):
+    """What an attacker can want."""
+
+    name: str
+    words: str
+    about: About = Field(
+        description="What it is about: a hit (the first if no target is sent), an item (send target), the whole "
+        "list of hits, or the query alone."
+    )
+    labels: bool = Field(description="Whether it needs candidates of two classes.")
+
+
 class Status(BaseModel):
     """The service, as this caller may use it."""
 
     version: str
     galleries: list[GalleryState]
+    goals: list[GoalState] = Field(description="What a live attack can want.")
     limits: LimitsState
     roles: list[str]
 
@@ -153,7 +167,8 @@ class Move(BaseModel):
 class AttackAnswer(BaseModel):
     """An attack, as it went: the pictures, and what a search says before and after."""
 
-    objective: str
+    goal: str
+    objective: str = Field(description="The goal as it was sent.", deprecated=True)
     target: str | None
     threat: str
     clean: str = Field(description="The picture whose pixels are altered, as a data URL (PNG).")
@@ -163,7 +178,13 @@ class AttackAnswer(BaseModel):
     before: SearchAnswer
     after: SearchAnswer
     moves: list[Move]
-    held: bool = Field(description="Every CERTIFIED hit is still among the first k.")
+    reached: bool | None = Field(
+        description="Whether the goal was reached, ties counting against the attacker; null: it is no yes or no."
+    )
+    held: bool = Field(description="Everything that was certified still holds.")
+    contradicted: list[str] = Field(
+        description="Hits whose certificate the attack shows to be wrong: there must be none."
+    )
     steps: int
     seconds: float
 

@@ -19,10 +19,11 @@ from holdfast.data.decode_pool import DecodePool
 from holdfast.deadline import Deadline
 from holdfast.errors import ImageError, OutOfTimeError
 from holdfast.gallery import Item
+from holdfast.gallery.attacking import AttackedPicture
 from holdfast.gallery.indexing import stored_image
 from holdfast.gallery.provers import Options
 from holdfast.service import metrics as measured
-from holdfast.service.attacking import Attacked, Wanted, attack
+from holdfast.service.attacking import attack
 from holdfast.service.batching import Batcher
 from holdfast.service.callers import caller
 from holdfast.service.engine import Engine, Outcome, Served
@@ -189,16 +190,15 @@ class Desk:
         query: Query,
         k: int,
         threat: Threat,
-        wanted: Wanted,
-        target: str | None,
+        goal: str,
         steps: int,
         deadline: Deadline,
-    ) -> Attacked:
+    ) -> AttackedPicture:
         """The picture altered, and what a search says before and after."""
 
-        def run() -> Attacked:
+        def run() -> AttackedPicture:
             pixels = self._alterable(served, query.content)
-            return attack(served, pixels, k, threat, wanted, target, steps=steps, own=query.id)
+            return attack(served, pixels, k, threat, goal, steps=steps, own=query.id)
 
         return await self.attacks.run(deadline, run)
 

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from holdfast.certify.certifier import Certifier
 from holdfast.data import Picture
 from holdfast.errors import ConfigError, GalleryError, HoldfastError, StorageError
-from holdfast.gallery import AnyGallery, GalleryInfo, Hits, Item, open_gallery
+from holdfast.gallery import Gallery, GalleryInfo, Hits, Item, open_gallery
 from holdfast.gallery.indexing import embedder_info
-from holdfast.gallery.interface import ChangedError
 from holdfast.gallery.made_by import embedder_of
-from holdfast.gallery.milvus.address import is_milvus
 from holdfast.gallery.provers import Options, Provers, Query
 from holdfast.gallery.searching import certified
 from holdfast.gallery.smoothed import stored_smoothing
+from holdfast.gallery.stores import store_at
+from holdfast.gallery.stores.base import ChangedError, GoneError
 from holdfast.models import AnyEmbedder, Embedder, Smoothed
 from holdfast.service.problems import NotThereError, NotUnderstoodError, UnavailableError
 from holdfast.threat import Threat
@@ -70,24 +70,18 @@ class Traits:
     attackable: bool
 
 
-class _Pinned(threading.local):
-    """The gallery of which the current thread reads one state."""
-
-    gallery: AnyGallery | None = None
-
-
 class Served:
     """One gallery with its embedder. Threads may share it."""
 
     def __init__(self, name: str, where: str, model: Path | None = None, *, writable: bool = False) -> None:
         self.name, self.where, self.writable = name, where, writable
-        if writable and is_milvus(where):
+        promises = store_at(where)[0].promises
+        if writable and not promises.files:
             raise ConfigError(
-                f"{where} is in Milvus and has no folder for uploaded pictures; serve it without --writable, and "
-                "change it with 'holdfast index'"
+                f"{where} is in {promises.name} and has no folder for uploaded pictures; serve it without "
+                "--writable, and change it with 'holdfast index'"
             )
         self._lock = threading.Lock()
-        self._pinned = _Pinned()
         self._failed: tuple[float, GalleryError] | None = None
         self._file = _file(where)
         self._gallery = open_gallery(where, readonly=not writable)
@@ -114,7 +108,7 @@ class Served:
         with self._lock:
             self._gallery.close()
 
-    def use(self, work: Callable[[AnyGallery], T]) -> T:
+    def use(self, work: Callable[[Gallery], T]) -> T:
         """What `work` makes of the gallery; one that was replaced meanwhile is opened again, once.
 
         One that was changed while it was read is asked again, a few times. A gallery that does not answer is an
@@ -130,23 +124,19 @@ class Served:
         except StorageError as error:
             raise StorageError(self.without_paths(str(error))) from error
 
-    def together(self, work: Callable[[], T]) -> T:
-        """What `work` gives, where all that it asks in this thread is asked of one state of the gallery.
+    def held(self, work: Callable[[Gallery], T]) -> T:
+        """As `use`, where all that `work` reads is of one state of the gallery.
 
-        Not so in Milvus, which would answer nobody else meanwhile: there compare the generations.
+        Not so where the store cannot hold a state still: there `work` compares the generations.
         """
-        if is_milvus(self.where):
-            return work()
+        if not self._gallery.promises.steady:
+            return self.use(work)
 
-        def pinned(gallery: AnyGallery) -> T:
+        def one_state(gallery: Gallery) -> T:
             with gallery.snapshot():
-                self._pinned.gallery = gallery
-                try:
-                    return work()
-                finally:
-                    self._pinned.gallery = None
+                return work(gallery)
 
-        return self.use(pinned)
+        return self.use(one_state)
 
     def without_paths(self, text: str) -> str:
         """The text with the gallery's name in place of where it, or what lies beside it, is."""
@@ -158,7 +148,7 @@ class Served:
     def info(self) -> GalleryInfo:
         """What the gallery says of itself; one that a search would not read does not answer here either."""
 
-        def ask(gallery: AnyGallery) -> GalleryInfo:
+        def ask(gallery: Gallery) -> GalleryInfo:
             with gallery.snapshot():
                 return gallery.info
 
@@ -168,11 +158,11 @@ class Served:
     def probe(self) -> None:
         """Read what a search reads: the vectors, and the items nearest to one drawn at random."""
 
-        def ask(gallery: AnyGallery) -> None:
+        def ask(gallery: Gallery) -> None:
             with gallery.snapshot():
                 info = gallery.info
                 if info.count:
-                    gallery.search(np.random.default_rng().standard_normal(info.dim, np.float32), PROBED)
+                    gallery.nearest(np.random.default_rng().standard_normal(info.dim, np.float32), PROBED)
 
         self.use(ask)
 
@@ -192,7 +182,7 @@ class Served:
     def examples(self, most: int) -> list[Item]:
         """At most so many items from all over the gallery; of a very large one, from its first `LISTED` ids."""
 
-        def some(gallery: AnyGallery) -> list[Item]:
+        def some(gallery: Gallery) -> list[Item]:
             ids = list(islice(gallery.ids(), LISTED))
             count = min(most, len(ids))
             chosen = [ids[(2 * place + 1) * len(ids) // (2 * count)] for place in range(count)]
@@ -206,11 +196,11 @@ class Served:
         start = time.perf_counter()
         vectors = self.embedder.embed(np.stack([pixels for pixels, _ in asked])).numpy()
 
-        def search(gallery: AnyGallery) -> list[Outcome]:
+        def search(gallery: Gallery) -> list[Outcome]:
             with gallery.snapshot():
                 info = gallery.info
                 most = max(k for _, k in asked)
-                found = gallery.search(vectors, most) if info.count else [NONE] * len(asked)
+                found = gallery.nearest(vectors, most) if info.count else [NONE] * len(asked)
             seconds = time.perf_counter() - start
             return [
                 Outcome(
@@ -236,7 +226,7 @@ class Served:
         start, asked = time.perf_counter(), threat or self.provers.usual
         assert asked is not None
 
-        def search(gallery: AnyGallery) -> Outcome:
+        def search(gallery: Gallery) -> Outcome:
             with gallery.snapshot():
                 info = gallery.info
                 self.check_threat(info, asked, options)
@@ -262,9 +252,7 @@ class Served:
             return False
         return self.provers.prover(asked, options, self.known).cost(asked, options, self.known).is_expensive
 
-    def _used(self, work: Callable[[AnyGallery], T]) -> T:
-        if self._pinned.gallery is not None:
-            return work(self._pinned.gallery)
+    def _used(self, work: Callable[[Gallery], T]) -> T:
         gallery = self._current()
         try:
             return work(gallery)
@@ -276,13 +264,13 @@ class Served:
                 raise
             return work(fresh)
 
-    def _item(self, gallery: AnyGallery, id: str) -> Item:
+    def _item(self, gallery: Gallery, id: str) -> Item:
         with gallery.snapshot():
             if id not in gallery:
                 raise NotThereError(f"gallery '{self.name}' has no item '{shortened(id)}'")
             return gallery.get(id)
 
-    def _current(self, suspect: AnyGallery | None = None) -> AnyGallery:
+    def _current(self, suspect: Gallery | None = None) -> Gallery:
         """The open gallery; opened again where another file is in its place.
 
         A `suspect` failed: it is also asked whether its file holds another gallery now. A file that was put over
@@ -310,7 +298,7 @@ class Served:
         old.close()  # Maybe long, until its last write has ended: nobody else waits for that.
         return fresh
 
-    def _opened(self) -> AnyGallery:
+    def _opened(self) -> Gallery:
         opened = open_gallery(self.where, readonly=not self.writable)
         try:
             opened.check_embedder(embedder_info(self.embedder))
@@ -397,13 +385,15 @@ def _file(where: str) -> object:
     return stat.st_dev, stat.st_ino
 
 
-def _other(gallery: AnyGallery) -> bool:
+def _other(gallery: Gallery) -> bool:
     """Whether an open gallery can no longer be read, because its file now holds another one."""
     try:
         with gallery.snapshot():
             return False
-    except GalleryError as error:
-        return "open it again" in str(error)
+    except GoneError:
+        return True
+    except GalleryError:
+        return False
 
 
 def _certifier(embedder: AnyEmbedder) -> Certifier | None:

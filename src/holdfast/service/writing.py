@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.files import atomic_write
-from holdfast.gallery import AnyGallery, Boxes, Item
+from holdfast.gallery import Boxes, Gallery, Item
 from holdfast.gallery.bounding import stored_boxes
 from holdfast.gallery.leftovers import is_picture, picture_name, pictures_of, uploading
 from holdfast.service.engine import Pixels, Served, shortened
@@ -46,7 +46,7 @@ def add_item(
     path = pictures_of(served.where) / picture_name(id, digest_of(content))
     item = Item(id, label, str(path.resolve()), digest_of(content))
 
-    def add(gallery: AnyGallery) -> tuple[Item | None, int]:
+    def add(gallery: Gallery) -> tuple[Item | None, int]:
         old = gallery.get(id) if id in gallery else None
         if old is not None and not replace:
             raise ConflictError(
@@ -83,7 +83,7 @@ def remove_item(served: Served, id: str) -> int:
     """Take an item out of the gallery, and its picture if it was uploaded; gives the gallery's generation."""
     _check_writable(served)
 
-    def remove(gallery: AnyGallery) -> tuple[Item, int]:
+    def remove(gallery: Gallery) -> tuple[Item, int]:
         if id not in gallery:
             raise NotThereError(f"gallery '{served.name}' has no item '{shortened(id)}'")
         item = gallery.get(id)

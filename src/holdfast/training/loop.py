@@ -156,7 +156,7 @@ def fit(
             if not math.isfinite(loss):
                 raise RunError(
                     f"the loss became {loss} at step {step + 1}; "
-                    "use a lower learning rate (--lr) or train.clip in a new run"
+                    "use a lower learning rate (train.lr) or train.clip in a new run"
                 )
             if step == 0:
                 watch.begin(terms.embeddings)

@@ -298,14 +298,16 @@ def _stored_config(out: Path, asked: TrainConfig) -> TrainConfig | None:
     which something else is asked.
     """
     if (out / models.CARD).exists():
-        raise RunError(f"{out} holds a finished run; choose another --out, or remove it to train anew")
+        raise RunError(
+            f"{out} holds a finished run; choose another folder, or remove it to train anew", option="out"
+        )
     if not out.exists():
         return None
     if not out.is_dir():
-        raise RunError(f"{out} is a file; --out names a folder")
+        raise RunError(f"{out} is a file; a run needs a folder", option="out")
     if not (out / CONFIG).exists():
         if any(not entry.name.startswith(".") for entry in out.iterdir()):
-            raise RunError(f"{out} is not empty and not a run; choose another --out")
+            raise RunError(f"{out} is not empty and not a run; choose another folder", option="out")
         return None
     stored = read_config(out)
     if "name" in asked.data.model_fields_set:
@@ -314,7 +316,9 @@ def _stored_config(out: Path, asked: TrainConfig) -> TrainConfig | None:
     # A run may go on in another precision, and says so (`arithmetic.choose`).
     unlike = [line for line in differences(stored, asked) if not line.startswith("train.precision ")]
     if unlike:
-        raise RunError(f"{out} was begun with another config: {'; '.join(unlike)}; choose another --out")
+        raise RunError(
+            f"{out} was begun with another config: {'; '.join(unlike)}; choose another folder", option="out"
+        )
     return stored
 
 

@@ -19,10 +19,10 @@ from holdfast.errors import ConfigError, unknown_name
 OBJECTIVES: dict[str, type[Objective]] = {
     kind.name: kind
     for kind in (
-        RaiseByQuery,
-        LowerByQuery,
         RaiseCandidate,
         LowerCandidate,
+        RaiseByQuery,
+        LowerByQuery,
         TargetedMismatch,
         EmbeddingShift,
         Misrank,

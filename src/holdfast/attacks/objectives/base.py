@@ -15,6 +15,8 @@ from holdfast.errors import ConfigError, DataError
 
 Need = Literal["gallery", "labels", "targets", "queries"]
 Alters = Literal["query", "candidates"]
+Draws = Literal["any", "near", "first", "other class"]
+Measure = Literal["raised", "lowered", "cosine", "shift", "recall", "kept"]
 
 
 class Assessment(NamedTuple):
@@ -113,6 +115,23 @@ class Objective(ABC):
     """Whether a wish can be read off a list of the nearest candidates alone."""
     nudge: ClassVar[bool] = False
     """Whether the gradient is zero at the clean image, so that the search must start beside it."""
+    top: ClassVar[int] = 10
+    """How long the list is that a target enters or leaves."""
+    in_suites: ClassVar[bool] = True
+    """Whether `evaluate --attacks` takes it by name; the attacks of ER-Recall have an evaluation of their own."""
+    in_ers: ClassVar[bool] = False
+    """Whether it is one of the nine attacks of ERS."""
+    draws: ClassVar[Draws | None] = None
+    """What a suite aims it at: any candidate, one of the nearest 1 %, the first hit, the first of another class."""
+    measures: ClassVar[Measure] = "recall"
+    """What a suite measures before and after (`holdfast.evaluate.trials.MEASURES`)."""
+    part: ClassVar[str | None] = None
+    """What tables call the number, where that is not the name in capitals."""
+
+    @classmethod
+    def number(cls) -> str:
+        """What tables call the number that it reached."""
+        return cls.part or cls.name.upper()
 
     def __init__(self, given: Given) -> None:
         self.given = given

@@ -89,8 +89,9 @@ class CandidateRank(Objective):
     alters = "candidates"
     needs = ("gallery", "targets", "queries")
     lists = False
+    in_ers = True
 
-    def __init__(self, given: Given, *, k: int = 10) -> None:
+    def __init__(self, given: Given, *, k: int = Objective.top) -> None:
         super().__init__(given)
         if k < 1:
             raise ConfigError(f"k is at least 1, not {k}")
@@ -116,6 +117,7 @@ class RaiseCandidate(CandidateRank):
     name = "ca+"
     wants = "raise a candidate for chosen queries by altering it"
     raising = True
+    draws, measures = "any", "raised"
 
 
 class LowerCandidate(CandidateRank):
@@ -124,3 +126,4 @@ class LowerCandidate(CandidateRank):
     name = "ca-"
     wants = "lower a candidate for chosen queries by altering it"
     raising = False
+    draws, measures = "near", "lowered"

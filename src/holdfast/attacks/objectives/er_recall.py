@@ -28,6 +28,7 @@ class ErQuery(RaiseByQuery):
     name = "er-query"
     wants = "raise a random candidate of another class by altering the query"
     needs = ("gallery", "labels")
+    in_suites = in_ers = False
 
     def __init__(self, given: Given, *, seed: int = 0, numbers: Sequence[int] | None = None, **options: Any):
         labels, classes = given.labels, given.classes
@@ -46,6 +47,7 @@ class ErCandidates(RaiseCandidate):
 
     name = "er-candidates"
     wants = "bring 100 random candidates of other classes to a query by altering them"
+    in_suites = in_ers = False
 
 
 def er_sources(

@@ -36,6 +36,7 @@ class EmbeddingShift(Objective):
     wants = "move the vector as far as possible"
     needs = ()
     nudge = True
+    in_ers, measures, part = True, "shift", "ES:D"
 
     def bind(self, rows: slice, clean: Tensor) -> Wish:
         return ShiftWish(clean)

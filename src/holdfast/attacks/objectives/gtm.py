@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from holdfast.attacks.candidates import Candidates
-from holdfast.attacks.objectives.base import Assessment, Wish
+from holdfast.attacks.objectives.base import Assessment, Draws, Wish
 from holdfast.attacks.objectives.ltm import MatchWish, Misrank
 
 
@@ -33,6 +34,7 @@ class GreedyMisrank(Misrank):
 
     name = "gtm"
     wants = "put the nearest candidate of another class first"
+    draws: ClassVar[Draws | None] = "other class"
 
     def bind(self, rows: slice, clean: Tensor) -> Wish:
         candidates, same, other = self.matching(rows, clean)
@@ -52,6 +54,7 @@ class PublishedMisrank(GreedyMisrank):
 
     name = "gtm-published"
     wants = "as gtm, with the mistaken target of the public reference code (to compare with published tables)"
+    in_ers, draws = False, None
 
     def aims(self, candidates: Candidates, other: Tensor, clean: Tensor) -> Tensor:
         meant = super().aims(candidates, other, clean)

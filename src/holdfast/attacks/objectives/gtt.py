@@ -28,8 +28,10 @@ class Translocation(Objective):
 
     name = "gtt"
     wants = "push the query's first result out of the top 4"
+    top = 4
+    in_ers, draws, measures = True, "first", "kept"
 
-    def __init__(self, given: Given, *, k: int = 4) -> None:
+    def __init__(self, given: Given, *, k: int = top) -> None:
         super().__init__(given)
         if k < 1 or (given.candidates is not None and k >= len(given.candidates)):
             raise ConfigError(f"k lies between 1 and the number of candidates - 1, not {k}")

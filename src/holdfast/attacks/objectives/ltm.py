@@ -62,6 +62,7 @@ class Misrank(Objective):
     name = "ltm"
     wants = "rank all other classes before the query's own"
     needs = ("gallery", "labels")
+    in_ers = True
 
     def matching(self, rows: slice, clean: Tensor) -> tuple[Candidates, Tensor, Tensor]:
         """The candidates, those of each image's class without itself, and those of other classes."""

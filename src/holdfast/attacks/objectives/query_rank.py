@@ -72,8 +72,9 @@ class QueryRank(Objective):
 
     raising: ClassVar[bool]
     needs: ClassVar[tuple[Need, ...]] = ("gallery", "targets")
+    in_ers = True
 
-    def __init__(self, given: Given, *, k: int = 10, keep: int = 0, xi: float = 1.0) -> None:
+    def __init__(self, given: Given, *, k: int = Objective.top, keep: int = 0, xi: float = 1.0) -> None:
         super().__init__(given)
         if k < 1 or keep < 0 or xi < 0:
             raise ConfigError(f"k is at least 1, keep and xi at least 0; found k={k}, keep={keep}, xi={xi:g}")
@@ -101,6 +102,7 @@ class RaiseByQuery(QueryRank):
     name = "qa+"
     wants = "raise chosen candidates by altering the query"
     raising = True
+    draws, measures = "any", "raised"
 
 
 class LowerByQuery(QueryRank):
@@ -109,3 +111,4 @@ class LowerByQuery(QueryRank):
     name = "qa-"
     wants = "lower chosen candidates by altering the query"
     raising = False
+    draws, measures = "near", "lowered"

@@ -30,6 +30,7 @@ class TargetedMismatch(Objective):
     name = "tma"
     wants = "make the query's vector that of a target"
     needs = ("gallery", "targets")
+    in_ers, draws, measures = True, "any", "cosine"
 
     def bind(self, rows: slice, clean: Tensor) -> Wish:
         vectors = self.candidates.like(clean).vectors

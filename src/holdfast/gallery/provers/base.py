@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from holdfast.data import Picture
 from holdfast.errors import HoldfastError
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.exact import Floats
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.values import GalleryInfo, Hits
 from holdfast.models import AnyEmbedder
 from holdfast.threat import Threat
@@ -67,8 +68,8 @@ class Prover(ABC):
     def lacks(cls, embedder: AnyEmbedder) -> str | None:
         """Why it is not for this embedder; None where it is."""
 
-    @abstractmethod
-    def __init__(self, embedder: AnyEmbedder) -> None: ...
+    def __init__(self, embedder: AnyEmbedder) -> None:
+        self._embedder = embedder
 
     @abstractmethod
     def threats(self, info: GalleryInfo) -> tuple[str, ...]:
@@ -86,6 +87,11 @@ class Prover(ABC):
     def cost(self, threat: Threat, options: Options, info: GalleryInfo) -> Cost:
         """What one query costs."""
 
+    def vector(self, query: Query, gallery: Gallery, found: Hits) -> Floats:
+        """The vector by which a search that it proved ranked the candidates."""
+        vector: Floats = self._embedder.embed(query.picture.pixels[None]).numpy()[0]
+        return vector
+
     @abstractmethod
-    def prove(self, query: Query, gallery: AnyGallery, k: int, threat: Threat, options: Options) -> Hits:
+    def prove(self, query: Query, gallery: Gallery, k: int, threat: Threat, options: Options) -> Hits:
         """The first k hits of the query, each with a certificate; asked what it does not refuse."""

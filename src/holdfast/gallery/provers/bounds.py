@@ -23,7 +23,7 @@ from holdfast.gallery.certified import (
     kept_of,
     missing_boxes,
 )
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.provers.base import Cost, Options, Prover, Query
 from holdfast.gallery.values import GalleryInfo, Hits, of_before
 from holdfast.methods import IN_SEARCH, BoundMethod, bound_method
@@ -46,9 +46,6 @@ class Bounds(Prover):
     @classmethod
     def lacks(cls, embedder: AnyEmbedder) -> str | None:
         return "a smoothed embedder has no bounds" if isinstance(embedder, Smoothed) else None
-
-    def __init__(self, embedder: AnyEmbedder) -> None:
-        self._embedder = embedder
 
     @cached_property
     def certifier(self) -> Certifier:
@@ -103,7 +100,7 @@ class Bounds(Prover):
         times = STEPS + 3 if threat.eps is None else 1
         return Cost(once * times, threat.eps is None or method.needs_network)
 
-    def prove(self, query: Query, gallery: AnyGallery, k: int, threat: Threat, options: Options) -> Hits:
+    def prove(self, query: Query, gallery: Gallery, k: int, threat: Threat, options: Options) -> Hits:
         method, image = _method(options), to_unit(torch.from_numpy(np.array(query.picture.pixels))[None])
         embedding = self._embedder.embed(image).numpy()[0]
 

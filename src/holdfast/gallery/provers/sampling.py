@@ -27,7 +27,8 @@ from holdfast.certificate import Radius, SamplingProof, Verdict
 from holdfast.certify.files import Way
 from holdfast.certify.smoothing import Smoothing
 from holdfast.errors import ConfigError, GalleryError, HoldfastError
-from holdfast.gallery.interface import AnyGallery
+from holdfast.gallery.exact import Floats
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.provers.base import Cost, Options, Prover, Query
 from holdfast.gallery.rules import RULES, Question
 from holdfast.gallery.rules.base import Array
@@ -64,7 +65,7 @@ class Sampling(Prover):
 
     def __init__(self, embedder: AnyEmbedder) -> None:
         assert isinstance(embedder, Smoothed)
-        self._embedder = embedder
+        self._embedder: Smoothed = embedder
 
     def threats(self, info: GalleryInfo) -> tuple[str, ...]:
         return ("query:l2",)
@@ -88,7 +89,18 @@ class Sampling(Prover):
         how = searched(info, options)
         return Cost(how.first + how.n, is_expensive=True)
 
-    def prove(self, query: Query, gallery: AnyGallery, k: int, threat: Threat, options: Options) -> Hits:
+    def vector(self, query: Query, gallery: Gallery, found: Hits) -> Floats:
+        """The mean of the noisy copies that answered."""
+        how, proof = searched(gallery.info), found.proof
+        assert isinstance(proof, SamplingProof)
+        image = to_unit(torch.from_numpy(np.array(query.picture.pixels))[None])[0]
+        copies = self._embedder.sample(image, how.first, how.first + proof.samples, seed=proof.seed)
+        total = np.zeros(self._embedder.dim)
+        for part in copies:
+            total += part.double().numpy().sum(0)
+        return (total / proof.samples).astype(np.float32)
+
+    def prove(self, query: Query, gallery: Gallery, k: int, threat: Threat, options: Options) -> Hits:
         how = searched(gallery.info, options)
         return smoothed_search(gallery, self._embedder, query, k, how, threat=threat, seed=options.seed)
 
@@ -103,7 +115,7 @@ def searched(info: GalleryInfo, options: Options | None = None) -> Smoothing:
 
 
 def smoothed_search(
-    gallery: AnyGallery,
+    gallery: Gallery,
     embedder: Smoothed,
     query: Query,
     k: int,

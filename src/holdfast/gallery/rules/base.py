@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from holdfast.certify.smoothing import Smoothing
-from holdfast.gallery.exact import Doubles, Floats, Slots
-from holdfast.gallery.interface import AnyScan
-from holdfast.gallery.values import GalleryInfo, Hits, Item
+from holdfast.gallery.exact import Floats, Slots
+from holdfast.gallery.gallery import Gallery
+from holdfast.gallery.values import Hits
 
 Array = NDArray[np.float64]
-
-
-class Candidates(Protocol):
-    """What a rule asks of a gallery, wherever its vectors are."""
-
-    @property
-    def path(self) -> Path | str: ...
-    @property
-    def info(self) -> GalleryInfo: ...
-    def __len__(self) -> int: ...
-    def all_vectors(self) -> Floats: ...
-    def items(self, slots: Slots) -> list[Item]: ...
-    def search_arrays(self, queries: ArrayLike, k: int) -> tuple[Doubles, Slots]: ...
-    def scan(self, query: ArrayLike) -> AnyScan: ...
-    def hits_of(self, scan: Any, k: int, *, name: str = "0") -> tuple[Hits, Slots]: ...
 
 
 class Question(ABC):
@@ -45,14 +28,14 @@ class Question(ABC):
     label: str | None
     """The class that is asked about; None where there is none."""
 
-    def __init__(self, gallery: Candidates, dim: int, k: int, how: Smoothing) -> None:
+    def __init__(self, gallery: Gallery, dim: int, k: int, how: Smoothing) -> None:
         self.gallery, self.k, self.how = gallery, k, how
         self.n = 0
         self._sum = np.zeros(dim)
 
     @classmethod
     @abstractmethod
-    def check(cls, gallery: Candidates, how: Smoothing, k: int, part: float) -> None:
+    def check(cls, gallery: Gallery, how: Smoothing, k: int, part: float) -> None:
         """Refuse, before any sample, what cannot be answered for k hits in this gallery with this part of α."""
 
     def add(self, vectors: Array) -> None:

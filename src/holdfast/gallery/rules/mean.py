@@ -17,7 +17,8 @@ from holdfast.certify.smoothing.confidence import mean_below
 from holdfast.certify.smoothing.radius import half_space_radius
 from holdfast.errors import ConfigError
 from holdfast.gallery.exact import Floats, Slots
-from holdfast.gallery.rules.base import Array, Candidates, Question
+from holdfast.gallery.gallery import Gallery
+from holdfast.gallery.rules.base import Array, Question
 from holdfast.gallery.values import Hits
 
 NEAR = 2048
@@ -35,14 +36,14 @@ _ROWS = 2**16
 class MeanQuestion(Question):
     """A shortlist against all others, and the nearest's class against others."""
 
-    def __init__(self, gallery: Candidates, first: Array, k: int, how: Smoothing, bound: float) -> None:
+    def __init__(self, gallery: Gallery, first: Array, k: int, how: Smoothing, bound: float) -> None:
         super().__init__(gallery, first.shape[1], k, how)
         self.bound = bound
         centre = first.mean(0)
         self._all: Floats = gallery.all_vectors()
         self.listed = min(2 * k, len(self._all))
         near_by = max(self.listed, min(NEAR, PAIRS // self.listed))
-        looked = gallery.search_arrays(centre, near_by)[1][0]
+        looked = gallery.nearest_arrays(centre, near_by)[1][0]
         self.slots = looked[: self.listed]
         near = self._all[looked].astype(np.float64)
         far, self._beyond = _parted(self._all, looked, centre)
@@ -62,7 +63,7 @@ class MeanQuestion(Question):
         self._rivals[self.listed * len(near) :] = 0
 
     @classmethod
-    def check(cls, gallery: Candidates, how: Smoothing, k: int, part: float) -> None:
+    def check(cls, gallery: Gallery, how: Smoothing, k: int, part: float) -> None:
         if min(2 * k, len(gallery)) > MOST_LISTED:
             raise ConfigError(f"k is at most {MOST_LISTED // 2} in a smoothed gallery of this size, not {k}")
         check_samples(how, k * (2 * k + 1) / part, k)

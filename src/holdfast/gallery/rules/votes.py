@@ -25,8 +25,9 @@ from holdfast.certify.smoothing.confidence import share_below
 from holdfast.certify.smoothing.radius import vote_radius
 from holdfast.errors import GalleryError
 from holdfast.gallery.exact import Doubles, Found, Slots
+from holdfast.gallery.gallery import Gallery
 from holdfast.gallery.ranking import Ranked, hits, rank
-from holdfast.gallery.rules.base import Array, Candidates, Question
+from holdfast.gallery.rules.base import Array, Question
 from holdfast.gallery.values import Hits
 
 MAJORITY = 0.5
@@ -38,14 +39,14 @@ AT_ONCE = 512
 class VoteQuestion(Question):
     """Whether each of the shortlist has enough votes, and the class of the nearest the majority."""
 
-    def __init__(self, gallery: Candidates, first: Array, k: int, how: Smoothing, bound: float) -> None:
+    def __init__(self, gallery: Gallery, first: Array, k: int, how: Smoothing, bound: float) -> None:
         super().__init__(gallery, first.shape[1], k, how)
         size = len(gallery)
         # A list of all candidates is the same whatever the votes.
         self._need = k / (k + 1) if size > k else 0.0
         self._labels: dict[int, str | None] = {}
         chosen = Ballot(size)
-        chosen.add(*gallery.search_arrays(first, k + 1), k)
+        chosen.add(*gallery.nearest_arrays(first, k + 1), k)
         self.slots = chosen.leading(2 * k)
         counted = self._by_class(chosen)
         self.label = max(counted, key=lambda label: (counted[label], label), default=None)
@@ -53,7 +54,7 @@ class VoteQuestion(Question):
         self._waiting: list[Array] = []
 
     @classmethod
-    def check(cls, gallery: Candidates, how: Smoothing, k: int, part: float) -> None:
+    def check(cls, gallery: Gallery, how: Smoothing, k: int, part: float) -> None:
         if (index := gallery.info.index) != "FLAT":
             raise GalleryError(
                 f"votes are for the nearest candidates, which the index {index} of {gallery.path} may miss; search by "
@@ -105,7 +106,7 @@ class VoteQuestion(Question):
         if self._waiting:
             vectors = np.concatenate(self._waiting)
             self._waiting.clear()
-            self._ballot.add(*self.gallery.search_arrays(vectors, self.k + 1), self.k)
+            self._ballot.add(*self.gallery.nearest_arrays(vectors, self.k + 1), self.k)
 
     def _radii(self, counts: NDArray[np.int64], part: float, need: float, times: int = 1) -> Array:
         alpha = self.how.alpha * part / self.statements

@@ -7,7 +7,7 @@ import { Column } from "./column.js";
 import { Dial } from "./dial.js";
 import { by, el } from "./dom.js";
 import * as link from "./link.js";
-import { GOALS, METHOD, WHO, count, threatText } from "./words.js";
+import { METHOD, WHO, count, threatText } from "./words.js";
 
 const FEW = 12;
 const SETTLE = 250;
@@ -287,18 +287,18 @@ function offerAttack() {
   if (!able) return;
   const goal = by("goal").value;
   const labelled = state.columns.every((column) => column.hits[0]?.label);
-  const goals = Object.entries(GOALS).filter(([name]) => name !== "misrank" || labelled);
-  choices(by("goal"), goals, goal || goals[0][0]);
+  const goals = state.status.goals.filter(({ labels }) => !labels || labelled);
+  choices(by("goal"), goals.map(({ name, words }) => [name, words]), goal || goals[0].name);
   by("targets").replaceChildren(...state.columns[0].hits.map((hit) => el("option", { value: hit.id }, `rank ${hit.rank}`)));
   by("steps").max = String(state.status.limits.attack_steps);
   aim();
 }
 
 function aim() {
-  const goal = by("goal").value;
-  by("target-field").hidden = goal !== "lower" && goal !== "raise";
-  by("target").required = goal === "raise";
-  by("target").placeholder = goal === "raise" ? "id of a candidate" : "the first hit";
+  const { about } = state.status.goals.find(({ name }) => name === by("goal").value);
+  by("target-field").hidden = about !== "hit" && about !== "item";
+  by("target").required = about === "item";
+  by("target").placeholder = about === "item" ? "id of a candidate" : "the first hit";
 }
 
 async function attack(event) {
@@ -323,7 +323,7 @@ async function attack(event) {
     for (const column of able) {
       const { norm } = dial;
       const fields = {
-        gallery: column.gallery.name, k: column.k, objective: by("goal").value, steps: by("steps").value,
+        gallery: column.gallery.name, k: column.k, goal: by("goal").value, steps: by("steps").value,
         target: by("target-field").hidden ? null : by("target").value, threat: threatText({ who: "query", norm }, eps),
       };
       const answer = await api.attack(state.query, fields, signal);

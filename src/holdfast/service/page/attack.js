@@ -20,7 +20,7 @@ export function outcome(answer) {
     const why = answer.before.alpha
       ? `A smoothed search is wrong with probability at most ${answer.before.alpha}: try again, and report it if it stays so.`
       : "That contradicts the proof: please report it with this link.";
-    return { kind: "bad", text: `${count(fell.length, "certified hit")} left the top ${k}. ${why}` };
+    return { kind: "bad", text: `${count(answer.contradicted.length, "hit")} went where the proof says that none can. ${why}` };
   }
   if (!certified.length) {
     const who = lost.length === others.length ? `all ${count(others.length, "hit")}` : `${lost.length} of ${count(others.length, "hit")}`;
@@ -71,7 +71,7 @@ export function renderAttack(answer, { name, norm, eps, named }) {
   return el("section", { class: `attack-result ${kind}`, "aria-label": `Attack on ${name}` },
     named ? el("h3", null, name) : null,
     el("p", { class: `outcome ${kind}` }, shape(kind === "good" ? "certified" : "unknown"), el("span", null, text)),
-    el("p", { class: "soft small" }, `${firstHit(answer)} Strength ${sizeText(norm, eps)}, ${count(answer.steps, "step")}, ${answer.seconds.toFixed(1)} s.`),
+    el("p", { class: "soft small" }, `${answer.reached === null ? "" : `The goal was ${answer.reached ? "" : "not "}reached. `}${firstHit(answer)} Strength ${sizeText(norm, eps)}, ${count(answer.steps, "step")}, ${answer.seconds.toFixed(1)} s.`),
     el("div", { class: "attack-show" },
       el("div", { class: "seen" }, el("div", { class: "trio" },
         shown(answer.clean ?? answer.before.query.image, "The query before the attack", "query"),

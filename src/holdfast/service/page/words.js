@@ -44,13 +44,6 @@ export const WHO = { query: "the query", candidates: "the candidates", both: "bo
 export const METHOD = { interval: "fast (interval)", "last-layer": "tighter (last layer)", crown: "tightest (crown)" };
 export const VERDICT = { certified: "Certified", unknown: "Unknown", abstain: "Abstain", waiting: "Checking" };
 
-export const GOALS = {
-  lower: "push a hit away",
-  raise: "bring a candidate to the front",
-  misrank: "bring another class to the front",
-  shift: "move the query as far as possible",
-};
-
 export const nothingPromised = (threat, eps, picture) => threatSentence(threat, eps, picture).replace(/^however/, "if");
 
 // Why a hit stands as it does at the slider's size.

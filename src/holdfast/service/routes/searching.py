@@ -12,11 +12,12 @@ from fastapi import (
     UploadFile,
 )
 
+from holdfast.data.encode import png
 from holdfast.deadline import Deadline
 from holdfast.errors import HoldfastError
 from holdfast.evaluate.cases import difference
-from holdfast.evaluate.photo import png
 from holdfast.gallery.provers import Options
+from holdfast.goals import GOALS, goals_in_words
 from holdfast.service import desk as desks
 from holdfast.service.answers import (
     API,
@@ -28,7 +29,7 @@ from holdfast.service.answers import (
     item_url,
     search_answer,
 )
-from holdfast.service.attacking import Wanted
+from holdfast.service.attacking import outcome
 from holdfast.service.desk import Desk
 from holdfast.service.engine import Served
 from holdfast.service.entry import (
@@ -54,6 +55,18 @@ from holdfast.service.problems import (
 from holdfast.threat import Threat
 
 api = api_router()
+
+GoalText = Annotated[
+    str | None,
+    Form(
+        max_length=600,
+        description=f"What the attacker wants: {goals_in_words()}. The first of these if left out.",
+        json_schema_extra={"examples": list(GOALS)},
+    ),
+]
+OldGoalText = Annotated[
+    str | None, Form(max_length=600, deprecated=True, description="The old name of goal, with its old words.")
+]
 
 
 @api.post("/search", response_model=SearchAnswer)
@@ -146,8 +159,11 @@ async def attack(
     desk: TheDesk,
     until: Until,
     threat: ThreatText,
-    objective: Annotated[Wanted, Form(description="What the attacker wants.")] = "lower",
-    target: Annotated[str | None, Form(max_length=512, description="The item to lower or raise.")] = None,
+    goal: GoalText = None,
+    target: Annotated[
+        str | None, Form(max_length=512, description="The item that the goal is about.")
+    ] = None,
+    objective: OldGoalText = None,
     steps: Annotated[int, Form(ge=1, description="Gradient steps.")] = 50,
     image: Picture = None,
     id: ItemId = None,
@@ -162,24 +178,30 @@ async def attack(
         raise NotUnderstoodError(
             f"an attack takes at most {desk.limits.attack_steps} steps here, not {steps}"
         )
-    wanted = Threat.parse(threat)
+    if goal is not None and objective is not None:
+        raise NotUnderstoodError("objective is the old name of goal; send goal alone")
+    wanted, said = Threat.parse(threat), goal or objective or next(iter(GOALS))
     asked = await _asked(desk, served, image, id, query, until)
-    done = await desk.attack(served, asked, k, wanted, objective, target, steps, until)
+    aim = said if target is None else f"{said}:{target}"
+    done = await desk.attack(served, asked, k, wanted, aim, steps, until)
     change, amplify = difference(done.clean, done.altered)
     shown = _query_state(asked, served)
     altered = QueryState(name=f"{asked.name}, altered", digest=None, id=None, image=None)
     return AttackAnswer(
-        objective=objective,
+        goal=done.goal.name,
+        objective=said,
         target=done.target,
         threat=str(done.threat),
         clean=_data_url(png(done.clean)),
         altered=_data_url(png(done.altered)),
         difference=_data_url(png(change)),
         amplify=amplify,
-        before=search_answer(done.before, shown, served.name),
-        after=search_answer(done.after, altered, served.name),
+        before=search_answer(outcome(done, done.before), shown, served.name),
+        after=search_answer(outcome(done, done.after), altered, served.name),
         moves=[Move(id=move.id, before=move.before, after=move.after) for move in done.moves],
+        reached=done.reached,
         held=done.held,
+        contradicted=done.contradicted,
         steps=steps,
         seconds=round(done.seconds, 6),
     )

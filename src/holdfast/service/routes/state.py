@@ -13,9 +13,11 @@ from fastapi import (
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from holdfast import __version__
+from holdfast.goals import GOALS
 from holdfast.service.answers import (
     API,
     GalleryState,
+    GoalState,
     HealthAnswer,
     ImageShape,
     LimitsState,
@@ -87,6 +89,10 @@ async def status(request: Request, desk: TheDesk, until: Until) -> Status:
     return Status(
         version=__version__,
         galleries=galleries,
+        goals=[
+            GoalState(name=goal.name, words=goal.words, about=goal.about, labels=goal.labels)
+            for goal in GOALS.values()
+        ],
         limits=LimitsState(
             k=limits.k,
             bytes=limits.bytes,
