@@ -10,6 +10,7 @@ from _page import with_table
 from numpy.typing import NDArray
 
 from holdfast.evaluation.smoothed_tables import radii_of
+from holdfast.methods import bound_method
 from holdfast.rows import Rows, read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,7 +64,7 @@ def _path(name: str, way: str) -> Path:
 def _named(rows: Rows, way: str) -> str:
     config = rows.header["config"]
     if way == "bounds":
-        return f"bounds, {config['method']}"
+        return f"bounds, {bound_method(config['method']).name}"
     return f"{way}, σ = {config['noise']['sigma']:g}"
 
 

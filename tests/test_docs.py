@@ -16,6 +16,9 @@ import httpx
 import pytest
 
 from holdfast.data import DATASETS
+from holdfast.gallery.provers import PROVERS
+from holdfast.gallery.rules import RULES
+from holdfast.methods import METHODS
 from holdfast.models import MODELS
 from holdfast.training import DEFENCES
 
@@ -126,6 +129,8 @@ def test_pages_name_everything_that_is_registered():
         assert f"`{name}`" in (ROOT / "docs/models.md").read_text()
     for name in DEFENCES:
         assert f"`{name}`" in (ROOT / "docs/training.md").read_text()
+    for name in (*METHODS, *PROVERS, *RULES):
+        assert f"`{name}`" in (ROOT / "docs/certificates.md").read_text()
     assert "fashion-mnist-mini" in DATASETS
 
 

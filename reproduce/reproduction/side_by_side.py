@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast import data
-from holdfast.evaluation.smoothed_tables import DEPLOYED, radii_of
+from holdfast.evaluation.smoothed_tables import deployed_in, radii_of
 from holdfast.rows import read_rows
 from holdfast.threat import parse_eps
 from reproduction.cells import CHANCE, Cell
@@ -49,7 +49,7 @@ def side_by_side(searches: SmoothedSearches, cells: Sequence[Cell]) -> str:
             if not path.exists():
                 continue
             rows = read_rows(path)
-            right, radius = radii_of(rows, DEPLOYED[rows.header["config"]["noise"]["rule"]], 1)
+            right, radius = radii_of(rows, deployed_in(rows), 1)
             reach = [parse_eps(eps) * math.sqrt(_numbers(job)) for eps in sizes]
             shares = [right.mean(), *((radius > r).mean() for r in (*reach, *SIZES))]
             shown = " | ".join(digits(share) for share in shares)

@@ -12,6 +12,10 @@ from holdfast import data, models
 from holdfast.attacks.noisy import NoisyAttack
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.smoothing import certify_smoothed
+from holdfast.gallery import Gallery
+from holdfast.gallery.indexing import embedder_info
+from holdfast.gallery.searching import search
+from holdfast.gallery.smoothed import smoothed, smoothed_info
 from holdfast.models import Smoothed
 from holdfast.proofs.smoothing import Smoothing, parse_smoothing
 from holdfast.proofs.smoothing.confidence import ball
@@ -113,16 +117,41 @@ def test_votes_are_a_deployment_of_their_own(trained, certified, tmp_path):
     rows, other = done.rows.columns, certified.rows.columns
     for name in ("votes_1", "cdf_1", "voted_1"):
         assert np.allclose(rows[name], other[name], atol=1e-9)
-    # Sure of the right class exactly where its votes prove a majority.
-    proved = rows["votes_1"] > 0
+    # What it states has a share of α only: never more than votes with all of it.
+    proved = rows["deployed_1"] > 0
     assert proved.sum() >= 3
+    assert (rows["deployed_1"] <= rows["votes_1"] + 1e-9).all()
     assert not rows["abstains"][proved].any()
     assert (rows["abstains"] != other["abstains"]).any()
     for line in done.attacks:
-        assert line.certified == np.mean((rows["votes_1"] > line.eps) & (rows["voted_1"] > 0))
+        assert line.certified == np.mean((rows["deployed_1"] > line.eps) & (rows["right_1"] > 0))
         assert line.contradicted == 0
         assert line.certified <= line.attacked + 1e-9
     assert done.attacks[1].attacked < done.attacks[1].recall
+
+
+@pytest.mark.parametrize("rule", ["mean", "votes"])
+def test_what_is_measured_is_what_a_search_says(trained, tmp_path, rule):
+    """The same first hit, the same statement about its class, the same abstention as a search of a gallery file."""
+    embedder, images = trained
+    how = replace(HOW, rule=rule)
+    done = certify_smoothed(embedder, images, tmp_path / "rows", how, queries=8, candidates=60, ks=(1, 5))
+    asked, found = data.draw(images, 8, 60, 0)
+    frozen = smoothed(embedder, how)
+    labels = [str(label) for label in images.require_labels("test")[found]]
+    info = smoothed_info(frozen, embedder_info(frozen), how)
+    with Gallery.create(tmp_path / "g", dim=16, embedder=info) as gallery:
+        gallery.add([f"{n:02d}" for n in range(60)], frozen.embed(images.take(found)).numpy(), labels=labels)
+        stated = 0
+        for row, number in enumerate(asked.tolist()):
+            one = {name: column[row] for name, column in done.rows.columns.items()}
+            hits = search(gallery, frozen, images.image(number), 1, seed=frozen.seed)
+            right = hits.proof.label == str(one["label"])
+            assert one["right_1"] == (hits[0].label == str(one["label"]))
+            assert one["abstains"] == (hits.proof.label is not None and hits.proof.label_radius <= 0)
+            assert one["deployed_1"] == pytest.approx(hits.proof.label_radius if right else 0.0, abs=1e-9)
+            stated += one["deployed_1"] > 0
+        assert stated >= 2
 
 
 def test_a_stopped_run_goes_on_and_another_setting_is_refused(trained, certified, tmp_path, monkeypatch):

@@ -12,11 +12,11 @@ from holdfast.metrics import bootstrap
 from holdfast.rows import Rows
 
 Vectors = NDArray[np.float64]
-RULES = ("paper", "ball", "half-space", "cdf", "votes", "item")
-"""The printed form; the tight forms of the same deployed search; the majority of noisy copies, another rule; and
-the first candidate itself, whatever its class."""
-DEPLOYED = {"mean": "cdf", "votes": "votes"}
-"""Which of them certifies what is deployed, the search whose abstentions and attacks are counted."""
+RULES = ("paper", "ball", "half-space", "cdf", "votes", "item", "deployed")
+"""The printed form; tight forms for the query's own class, with all of α; the majority of noisy copies; the first
+candidate itself; and what the deployed search states of the class of the nearest, with its share of α."""
+_BEFORE = {"mean": "cdf", "votes": "votes"}
+"""What rows of before hold beside attacks: the deployed rule's radius with all of α."""
 SIZES = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0)
 """The radii of the table, in units of σ."""
 
@@ -58,7 +58,7 @@ class AttackLine:
     attacked: float
     """Recall@1 of the altered queries."""
     certified: float
-    """Recall@1(eps) by the rule that certifies what is deployed."""
+    """Recall@1(eps) by what the deployed search states."""
     forced: float
     """Share of the queries about which the search abstains once they are altered, and did not before."""
     contradicted: int
@@ -76,12 +76,19 @@ def rules_in(rows: Rows, k: int) -> tuple[str, ...]:
     return tuple(rule for rule in rules_of(k) if f"{rule}_{k}" in rows.columns)
 
 
+def deployed_in(rows: Rows) -> str:
+    """The rule that certifies the deployed search, whose abstentions and attacks the rows count."""
+    if "deployed_1" in rows.columns:
+        return "deployed"
+    return _BEFORE[rows.header["config"]["noise"].get("rule", "mean")]
+
+
 def rules_of(k: int) -> tuple[str, ...]:
-    """The rules that speak of the top k: the paper leaves more than one neighbour as future work."""
-    return RULES if k == 1 else RULES[1:]
+    """The rules that speak of the top k: the deployed statement and the printed form are about the nearest."""
+    return RULES if k == 1 else RULES[1:-1]
 
 
-_RIGHT = {"votes": "voted", "item": "listed"}
+_RIGHT = {"votes": "voted", "item": "listed", "deployed": "right"}
 
 
 def radii_of(
@@ -135,8 +142,7 @@ def _attack_table(rows: Rows) -> tuple[AttackLine, ...]:
     some = rows.columns["answerable"] > 0
     if not some.any() or 1 not in rows.header["config"]["ks"]:
         return ()
-    deployed = DEPLOYED[rows.header["config"]["noise"].get("rule", "mean")]
-    right, radius = radii_of(rows, deployed, 1)
+    right, radius = radii_of(rows, deployed_in(rows), 1)
     lines = []
     for i, eps in enumerate(rows.header["config"].get("attacks", ())):
         attacked = rows.columns[f"attacked_{i}"][some] > 0

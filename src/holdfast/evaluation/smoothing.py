@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -21,7 +23,10 @@ from holdfast.evaluation.draw import draw_or_all, ordered_ks
 from holdfast.evaluation.folder import SMOOTHED, Block, Task
 from holdfast.evaluation.smoothed_tables import AttackLine, Line, rules_of, smoothed_tables
 from holdfast.evaluation.spread import HERE, Spread
+from holdfast.gallery import Gallery, create_gallery, discard_gallery
+from holdfast.gallery.rules import RULES, Question
 from holdfast.gallery.smoothed import smoothed
+from holdfast.gallery.values import EmbedderInfo
 from holdfast.models import CallableEmbedder, Embedder, to_unit
 from holdfast.models.smoothed import Smoothed
 from holdfast.proofs.smoothing import (
@@ -99,6 +104,7 @@ def certify_smoothed(
     }
     frozen = smoothed(base, smoothing)
     check_samples(smoothing, max(ks), max(ks))
+    check_samples(smoothing, 3)  # Of the deployed search: two candidates that may be first, and the class.
     if attacks:
         NoisyAttack(frozen)
     task = Task(Path(out), SMOOTHED, frozen, images, settings, spread)
@@ -148,18 +154,34 @@ class _Queries:
         images, others = self.images, self.found != number
         labels = images.require_labels("certified recall")
         kinds, kind = labels[self.found][others], int(labels[number])
-        one = _Query(self.embedder, self.gallery[others], kinds, kind, self.ks, self.how)
         image = to_unit(images.batch([number]))[0]
         row: dict[str, Any] = {"query": images.ids[number], "label": kind}
-        row |= one.row(image, self.marks, self.alphas)
-        for i, eps in enumerate(self.attacks):
-            altered = self._attack.altered(image, eps, one.gallery, one.kinds, one.kind)
-            row |= {f"{key}_{i}": value for key, value in one.seen(altered).items()}
+        with _in_memory(self.gallery[others], kinds) as deployed:
+            one = _Query(self.embedder, deployed, self.gallery[others], kinds, kind, self.ks, self.how)
+            row |= one.row(image, self.marks, self.alphas)
+            for i, eps in enumerate(self.attacks):
+                altered = self._attack.altered(image, eps, one.gallery, one.kinds, one.kind)
+                row |= {f"{key}_{i}": value for key, value in one.seen(altered).items()}
         return row
 
     @cached_property
     def _attack(self) -> NoisyAttack:
         return NoisyAttack(self.embedder)
+
+
+@contextmanager
+def _in_memory(vectors: Vectors, kinds: NDArray[np.int64]) -> Iterator[Gallery]:
+    """A gallery of these vectors while the block lasts: what is measured is the search that is deployed."""
+    place = f"memory:{uuid4().hex}"
+    info = EmbedderInfo("of the evaluation")
+    with create_gallery(place, dim=vectors.shape[1], embedder=info) as gallery:
+        ids, labels = [f"{row:09d}" for row in range(len(vectors))], [str(kind) for kind in kinds]
+        gallery.add(ids, vectors.astype(np.float32), labels=labels)
+        try:
+            with gallery.snapshot():
+                yield gallery
+        finally:
+            discard_gallery(place, content=True)
 
 
 class _Query:
@@ -168,6 +190,7 @@ class _Query:
     def __init__(
         self,
         frozen: Smoothed,
+        deployed: Gallery,
         gallery: Vectors,
         kinds: NDArray[np.int64],
         kind: int,
@@ -177,6 +200,7 @@ class _Query:
         self.gallery, self.kinds, self.kind = gallery, kinds, kind
         self._frozen, self._ks, self._how = frozen, ks, how
         self._same = kinds == kind
+        self._gallery = deployed
         self._answerable = bool(self._same.any() and not self._same.all())
 
     def row(self, image: Tensor, marks: Sequence[int], alphas: Sequence[float]) -> dict[str, Any]:
@@ -189,7 +213,7 @@ class _Query:
             candidate_pairs(self.gallery[chosen], np.delete(self.gallery, chosen, 0)), first, frozen.bound
         )
         answers = self._class(self.kind, first) if self._answerable else None
-        deployed = self._deployed(first, answers)
+        question = self._question(first)
         total, votes = np.zeros(self.gallery.shape[1]), np.zeros(len(self._ks), dtype=np.int64)
         row: dict[str, Any] = {"answerable": int(self._answerable)}
         done = 0
@@ -198,7 +222,7 @@ class _Query:
                 vectors = part.double().numpy()
                 total += vectors.sum(0)
                 item.add(vectors)
-                deployed.add(vectors)
+                question.add(vectors)
                 if answers is not None:
                     answers.add(vectors)
                     ahead = self._ahead(vectors, self._same)
@@ -206,46 +230,45 @@ class _Query:
             done = stop
             mean, largest = total / stop, math.sqrt(image.numel())
             said = self._said(mean, stop, votes, answers, chosen)
-            said["abstains"] = int(not deployed.sure())
+            said |= self._deployed(question)
+            said["deployed_1"] = min(said["deployed_1"], largest)
             said |= self._radii(how.alpha, said["margin"], stop, votes, answers, item, largest)
             row |= said if stop == how.n else {f"{key}_n{stop}": value for key, value in said.items()}
         for alpha in alphas:
-            other = self._radii(alpha, row["margin"], how.n, votes, answers, item, largest)
+            stated = self._deployed(question, alpha / how.alpha)["deployed_1"]
+            other = {"deployed_1": min(stated, largest)}
+            other |= self._radii(alpha, row["margin"], how.n, votes, answers, item, largest)
             row |= {f"{key}_a{alpha:g}": value for key, value in other.items()}
         return row
 
     def seen(self, image: Tensor) -> dict[str, Any]:
-        """What the deployed search says of an altered query: whether it is right, and whether it abstains."""
-        how, total, votes = self._how, np.zeros(self.gallery.shape[1]), 0
+        """What the deployed search says of an altered query: whether it is right, abstains, or is sure and wrong."""
+        how = self._how
         first = torch.cat(list(self._frozen.sample(image, 0, how.first))).double().numpy()
-        deployed = self._deployed(first)
+        question = self._question(first)
         for part in self._frozen.sample(image, how.first, how.first + how.n):
-            vectors = part.double().numpy()
-            total += vectors.sum(0)
-            deployed.add(vectors)
-            if self._answerable:
-                votes += int((self._ahead(vectors, self._same) < 1).sum())
-        right = self._answerable and (
-            2 * votes > how.n
-            if how.rule == "votes"
-            else int(self._ahead(total[None] / how.n, self._same)[0]) < 1
-        )
-        sure = deployed.sure()
-        fooled = sure and deployed.kind != self.kind
-        return {"attacked": int(right), "forced": int(not sure), "fooled": int(fooled)}
+            question.add(part.double().numpy())
+        said = self._deployed(question)
+        fooled = question.label is not None and not said["abstains"] and question.label != str(self.kind)
+        return {"attacked": said["right_1"], "forced": said["abstains"], "fooled": int(fooled)}
 
-    def _deployed(self, first: Vectors, answers: Answers | None = None) -> _ByMean | _ByVotes:
-        """The search, which knows no label: what it says is about the class that its first samples name.
+    def _question(self, first: Vectors) -> Question:
+        """The deployed search for the nearest, which knows no label of the query."""
+        return RULES[self._how.rule](self._gallery, first, 1, self._how, self._frozen.bound)
 
-        `answers` are those about the query's own class, where they are asked anyway.
+    def _deployed(self, question: Question, part: float = 1.0) -> dict[str, Any]:
+        """What a search says: whether its first hit is right, and its statement about the class of the nearest.
+
+        A radius counts if the class is the query's own. A tie counts against the claim.
         """
-        if self._how.rule == "votes":
-            nearest = (np.square(self.gallery).sum(1) - 2 * first @ self.gallery.T).argmin(1)
-            kind = int(np.bincount(self.kinds[nearest]).argmax())
-            return _ByVotes(kind, partial(self._ahead, same=self.kinds == kind), self._how)
-        kind = int(self.kinds[np.square(self.gallery - first.mean(0)).sum(1).argmin()])
-        shared = answers is not None and kind == self.kind
-        return _ByMean(kind, answers if shared else self._class(kind, first), self._how, shared)
+        _, radius = question.answer(part)
+        hits, _ = question.hits("")
+        own, sure = question.label == str(self.kind), question.label is None or radius > 0
+        return {
+            "abstains": int(not sure),
+            "right_1": int(hits[0].label == str(self.kind) and not hits[0].tied),
+            "deployed_1": radius if own else 0.0,
+        }
 
     def _class(self, kind: int, first: Vectors) -> Answers | None:
         """Whether the nearest is of this class, to be asked of samples; None where there is no other class."""
@@ -305,44 +328,13 @@ class _Query:
         return np.asarray((squared[:, ~same] <= nearest).sum(1))
 
 
-class _ByMean:
-    """Whether the nearest to the mean vector is of a class; certain where there is no other."""
-
-    def __init__(self, kind: int, answers: Answers | None, how: Smoothing, shared: bool) -> None:
-        self.kind, self._answers, self._how, self._shared = kind, answers, how, shared
-
-    def add(self, vectors: Vectors) -> None:
-        if self._answers is not None and not self._shared:
-            self._answers.add(vectors)
-
-    def sure(self) -> bool:
-        """Whether the search stands by the class, or abstains."""
-        return self._answers is None or self._answers.top_radius(1, self._how.sigma, self._how.alpha) > 0
-
-
-class _ByVotes:
-    """Whether the nearest of most noisy copies is of a class."""
-
-    def __init__(self, kind: int, ahead: Callable[[Vectors], NDArray[np.int64]], how: Smoothing) -> None:
-        self.kind, self._ahead, self._how = kind, ahead, how
-        self._votes = self._n = 0
-
-    def add(self, vectors: Vectors) -> None:
-        self._votes += int((self._ahead(vectors) < 1).sum())
-        self._n += len(vectors)
-
-    def sure(self) -> bool:
-        """Whether the search stands by the class, or abstains."""
-        return float(share_below(np.array([self._votes]), self._n, self._how.alpha)[0]) > 0.5
-
-
 def _columns(
     ks: Sequence[int], marks: Sequence[int], alphas: Sequence[float], attacks: Sequence[float]
 ) -> dict[str, str]:
-    said = {"abstains": "int", "margin": "float"}
+    said = {"abstains": "int", "margin": "float", "right_1": "int"}
     for k in ks:
         said |= {f"recall_{k}": "int", f"voted_{k}": "int", f"listed_{k}": "int"}
-    radii = {f"{rule}_{k}": "float" for k in ks for rule in rules_of(k)}
+    radii = {"deployed_1": "float"} | {f"{rule}_{k}": "float" for k in ks for rule in rules_of(k)}
     found = {"query": "str", "label": "int", "answerable": "int", **said, **radii}
     for mark in marks:
         found |= {f"{key}_n{mark}": kind for key, kind in (said | radii).items()}

@@ -7,7 +7,7 @@ the query's embedding z be anywhere in the box m ± r. Candidate c is surely far
 N − the number that is surely farther. No failure probability; images in [0, 1] within linf:eps.
 
 `AlteredQuery` counts for many queries, by any method; `query_ranks` for one query's box in one pass over vectors that
-lie where they are. Both keep the slack of `_Room` for rounding and sum by `kernels.moves_less`. The boxes come from
+lie where they are. Both keep the slack of `_Room` for rounding and sum by `kernels.most_moved`. The boxes come from
 `bounds`; everything here is float64, so its own rounding lies far below the slack. Method `paper` compares the bounds
 of Eq. 17 and 18 instead; `interval` is the theorem, and certifies everything that `paper` does; `last-layer` takes the
 minimum also over the box before the last linear layer, and certifies everything that `interval` does; `crown`

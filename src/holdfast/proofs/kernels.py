@@ -11,17 +11,22 @@ from holdfast.bounds.kernels import Floats, compiled_loop
 
 
 @compiled_loop
-def moves_less(radius: Floats, one: Floats, other: Floats, room: float) -> bool:
-    """Whether radius · |one − other| < room; the sum stops as soon as it is too large."""
+def most_moved(radius: Floats, one: Floats, other: Floats) -> float:
+    """radius · |one − other|: by how much z·(one − other) moves, at most, where z moves in its box."""
     moved = radius.dtype.type(0)
+    for k in range(len(radius)):
+        moved += radius[k] * abs(one[k] - other[k])
+    return float(moved)
+
+
+@compiled_loop
+def moves_less(radius: Floats, one: Floats, other: Floats, room: float) -> bool:
+    """Whether `most_moved` < room; the sum stops as soon as it is too large."""
+    moved = 0.0
     k = 0
     while k < len(radius) and moved < room:
         # Slices, because numba vectorises no loop that begins at a variable.
-        r, a, b = radius[k : k + 64], one[k : k + 64], other[k : k + 64]
-        part = radius.dtype.type(0)
-        for j in range(len(r)):
-            part += r[j] * abs(a[j] - b[j])
-        moved += part
+        moved += most_moved(radius[k : k + 64], one[k : k + 64], other[k : k + 64])
         k += 64
     return bool(moved < room)
 
@@ -226,7 +231,7 @@ def count_sure_of_one(
             room = (abs(lead) - kept) / 2
             if not room > abs(width - spread[h]):
                 continue
-            if width + spread[h] >= room and not moves_less(radius, own, hits[h], room):
+            if width + spread[h] >= room and not most_moved(radius, own, hits[h]) < room:
                 continue
             if lead > 0:
                 farther[h] += 1

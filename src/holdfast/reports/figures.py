@@ -153,6 +153,8 @@ def radius_against_samples(table: Sequence[Line], alpha: float) -> str:
     traces = []
     for rule, colour in zip(rules_of(k), cycle(MANY), strict=False):
         lines = [line for line in table if (line.rule, line.k, line.alpha) == (rule, k, alpha)]
+        if not lines:
+            continue  # Rows of before lack some rules.
         lines.sort(key=lambda line: line.n)
         traces.append(
             {

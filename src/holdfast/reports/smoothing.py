@@ -11,6 +11,7 @@ from holdfast.reports import figures
 from holdfast.reports.page import provenance
 
 RULES = {
+    "deployed": "what the search states of the class of the nearest, with its share of α",
     "paper": "as printed in RetrievalGuard",
     "ball": "from the mean vector, with one ball for all pairs",
     "half-space": "from the mean of the projection",
