@@ -2,7 +2,7 @@
 
 import holdfast
 
-embedder = holdfast.load("runs/first")              # or holdfast.wrap(any_torch_module, (3, 224, 224))
+embedder = holdfast.load("efficientnet-lite0")      # or a run's folder, or holdfast.wrap(any_torch_module, size=224)
 gallery = holdfast.index(embedder, "photos/", "shop.gallery")
 for hit in holdfast.search(gallery, embedder, "photo.jpg", k=10).hits:
     print(hit.rank, hit.id, hit.distance)
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from holdfast.data import load as load_data
     from holdfast.errors import HoldfastError
     from holdfast.gallery import Gallery, Hit, Hits, open_gallery
-    from holdfast.models import Embedder, Foreign, load
+    from holdfast.models import Embedder, Foreign
+    from holdfast.models.find import find as load
     from holdfast.models.wrap import wrap
     from holdfast.spec import ImageSpec
     from holdfast.workflow import index, search, train
@@ -32,7 +33,7 @@ _WHERE = {
     "HoldfastError": ("holdfast.errors", "HoldfastError"),
     "ImageSpec": ("holdfast.spec", "ImageSpec"),
     "index": ("holdfast.workflow", "index"),
-    "load": ("holdfast.models", "load"),
+    "load": ("holdfast.models", "find"),
     "load_data": ("holdfast.data", "load"),
     "open_gallery": ("holdfast.gallery", "open_gallery"),
     "search": ("holdfast.workflow", "search"),

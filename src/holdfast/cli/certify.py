@@ -103,7 +103,7 @@ def certify(
     from holdfast import models, training
     from holdfast.attacks.noisy import COPIES, STEPS
     from holdfast.certify.smoothing import check_samples, parse_smoothing
-    from holdfast.cli.evaluate import folder_part, home_of, parse_ks, spec_of, test_part
+    from holdfast.cli.evaluate import folder_part, parse_ks, spec_of, test_part
     from holdfast.errors import ConfigError, ModelError
     from holdfast.evaluate import ROWS
     from holdfast.evaluate.certify import certify as run
@@ -140,7 +140,7 @@ def certify(
         raise ModelError(f"{model} is smoothed already")
     if not smooth and not isinstance(embedder, Embedder):
         raise layerless
-    home = home_of(model)
+    home = models.results_folder(model)
     if held_out:
         images = training.held_out(home)
     else:

@@ -12,6 +12,7 @@ from holdfast.cli.output import (
     ImageSize,
     Json,
     LabelsOption,
+    Model,
     On,
     SplitOption,
     Workers,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
+    model: Model,
     data: Annotated[
         str | None,
         typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
@@ -111,7 +112,7 @@ def evaluate(
         raise ConfigError("--threat is for --attacks, for example --attacks ers --threat linf:8/255")
     spread = context.with_resource(spread_over(on, workers))
     embedder = models.find(model, spec_of(image_size, channels))
-    home = home_of(model)
+    home = models.results_folder(model)
     if images is not None:
         if data is not None:
             raise ConfigError("give --data or --images, not both")
@@ -182,16 +183,6 @@ def evaluate(
     if summary.unanswerable:
         print(f"{summary.unanswerable} queries have nothing to find and are in no mean")
     print(f"rows: {done.folder / ROWS}")
-
-
-def home_of(model: Path) -> Path:
-    """Where results about a model go: its folder, or runs/NAME for one that is named by a file."""
-    from holdfast import models
-
-    if models.named_by_file(model):
-        file, _, name = str(model).rpartition(":")
-        return Path("runs") / (f"{Path(file).stem}-{name}" if file.endswith(".py") else Path(model).stem)
-    return model if model.is_dir() else model.parent
 
 
 def spec_of(image_size: int | None, channels: int) -> ImageSpec | None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, note_reading, print_json
+from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, Model, note_reading, print_json
 
 if TYPE_CHECKING:
     from holdfast.gallery.kept import Rechecked
 
 
 def index(
-    model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
+    model: Model,
     images: Annotated[
         str,
         typer.Argument(
@@ -74,6 +74,27 @@ def index(
     ] = None,
     image_size: ImageSize = None,
     channels: Channels = 3,
+    mean: Annotated[
+        str | None,
+        typer.Option(metavar="M|R,G,B", help="Pixel mean that the model wants, if it does not say."),
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="S|R,G,B", help="Pixel standard deviation, likewise.")
+    ] = None,
+    layout: Annotated[
+        Literal["nchw", "nhwc"] | None,
+        typer.Option(help="Whether an ONNX file takes channels first or last, if it does not say."),
+    ] = None,
+    normalise: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalise/--no-normalise", help="Bring vectors to length 1.  [default: the model's own]"
+        ),
+    ] = None,
+    pool: Annotated[
+        Literal["cls", "mean", "pooler", "image-embeds"] | None,
+        typer.Option(help="What the vector of a Hugging Face model is.  [default: the model's own]"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Embed a folder, tar or bucket of images into a gallery. Run it again to add what is new."""
@@ -92,10 +113,17 @@ def index(
         if size is not None:
             raise ConfigError("--boxes are for bound propagation, which a smoothed gallery does without")
     gallery, done = open_and_index(
-        models.find(model, spec_of(image_size, channels)),
+        models.find(
+            model,
+            spec_of(image_size, channels),
+            mean=mean,
+            std=std,
+            layout=layout,
+            normalise=normalise,
+            pool=pool,
+        ),
         images,
         out,
-        location=model,
         prefix=prefix,
         labels=labels or "deepest",
         prune=prune,

@@ -43,11 +43,11 @@ def export(
     A metric learned from them is used by 'holdfast index --metric'. FILE.py is run to get NAME.
     """
     from holdfast import models
-    from holdfast.cli.evaluate import home_of, spec_of, test_part
+    from holdfast.cli.evaluate import spec_of, test_part
     from holdfast.evaluate.vectors import export_features
 
     embedder = models.find(model, spec_of(image_size, channels))
-    dataset = test_part(embedder, home_of(model), data, split, None)
+    dataset = test_part(embedder, models.results_folder(model), data, split, None)
     note_reading(dataset.read, dataset.skipped)
     written = export_features(embedder, dataset, out)
     if not written.test:

@@ -33,7 +33,17 @@ LabelsOption = Annotated[
 ImageSize = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Side of the images that a model of FILE.py or FILE.onnx takes, if it does not say."
+        "--size",
+        "--image-size",
+        min=1,
+        help="Side of the images that the model takes, if it does not say or can take others.",
+    ),
+]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        help="A run's folder, a pretrained network ('holdfast models'), FILE.onnx, FILE.py:NAME, or a model of another "
+        "library (hf:FOLDER, timm:NAME, ...). Options can stand behind it: 'model.onnx?mean=0.5&std=0.5'."
     ),
 ]
 Channels = Annotated[int, typer.Option(help="Their channels: 3 (colour) or 1 (grey).")]

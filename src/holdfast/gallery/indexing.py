@@ -72,7 +72,8 @@ def embedder_info(embedder: AnyEmbedder, location: Path | None = None) -> Embedd
     """What a gallery keeps of the embedder that made its vectors."""
     card = embedder.card if embedder.card is not None else embedder.describe()
     today, *before = embedder.fingerprints()
-    return EmbedderInfo(today, card, None if location is None else str(location.resolve()), tuple(before))
+    where = embedder.origin if location is None else str(location.resolve())
+    return EmbedderInfo(today, card, where, tuple(before))
 
 
 def as_stored(embedder: AnyEmbedder, info: EmbedderInfo) -> AnyEmbedder:

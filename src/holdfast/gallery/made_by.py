@@ -33,11 +33,11 @@ def embedder_of(gallery: AnyGallery, model: Path | None = None) -> AnyEmbedder:
     hint = info.location
     if model is None and hint is None:
         raise GalleryError(f"{path} does not say where its embedder is; name it with --model")
-    if model is None and models.named_by_file(str(hint)):
-        # Opening a gallery must not run a file that the gallery itself names.
+    if model is None and not models.opens_alone(str(hint)):
+        # Opening a gallery must not run a file, nor download a model, that the gallery itself names.
         raise GalleryError(f"{path} was made by {hint}; name it with --model")
     try:
-        embedder = models.find(model or str(hint), _spec(info))
+        embedder = models.find(models.with_options_of(model or str(hint), hint), _spec(info))
     except ModelError as error:
         if model is not None:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.models.checkpoint import CARD, WEIGHTS, load, save
 from holdfast.models.embedder import Embedder
-from holdfast.models.find import AnyEmbedder, find, named_by_file
+from holdfast.models.find import ADAPTERS, AnyEmbedder, find, opens_alone, results_folder, with_options_of
 from holdfast.models.folded import under_metric
 from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, ImageSource, to_unit
@@ -15,6 +15,7 @@ from holdfast.models.smoothed import Smoothed
 from holdfast.models.wrap import wrap
 
 __all__ = [
+    "ADAPTERS",
     "CARD",
     "MODELS",
     "WEIGHTS",
@@ -30,10 +31,12 @@ __all__ = [
     "evaluating",
     "find",
     "load",
-    "named_by_file",
+    "opens_alone",
+    "results_folder",
     "save",
     "set_batch_norm_eval",
     "to_unit",
     "under_metric",
+    "with_options_of",
     "wrap",
 ]

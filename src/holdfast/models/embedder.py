@@ -43,6 +43,8 @@ class Embedder(Sided, nn.Module):
     """Whether its first weights were given, not drawn."""
     card: dict[str, Any] | None
     """The card of the checkpoint this embedder was loaded from, if it was."""
+    origin: str | None
+    """The name by which it was opened, if it was: the same from every folder."""
     metric: dict[str, Any] | None
     """The learned metric that is its last layer, if there is one (`models.folded`)."""
     longest: float | None
@@ -77,6 +79,7 @@ class Embedder(Sided, nn.Module):
         self.freeze_batch_norm = False
         self.pretrained = False
         self.card = None
+        self.origin = None
         self.metric = None
         self.longest = None
         self.frozen = False
@@ -142,19 +145,17 @@ class Embedder(Sided, nn.Module):
         other = copy.copy(self)
         other.spec = dataclasses.replace(self.spec, resample=resample)
         if self.card is not None:
-            other.card = {**self.card, "spec": dataclasses.asdict(other.spec)}
+            other.card = {**self.card, "spec": other.spec.describe()}
         return other
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights that makes this embedder what it is, ready for JSON."""
         return {
             "architecture": dict(self.architecture),
-            "spec": dataclasses.asdict(self.spec),
+            "spec": self.spec.describe(),
             "dim": self.dim,
             "unit_norm": self.unit_norm,
-            "pixels": None
-            if self.pixels is None
-            else {"mean": list(self.pixels.mean), "std": list(self.pixels.std)},
+            "pixels": None if self.pixels is None else self.pixels.describe(),
             **({} if self.metric is None else {"metric": self.metric}),
             **({} if self.candidate_side is None else {"candidate_side": self.candidate_side.describe()}),
         }
@@ -182,9 +183,7 @@ class Embedder(Sided, nn.Module):
             description["architecture"].pop("module", None)
             today = fingerprint(self, description, self.spec.shape)
             described = {**description, "spec": self.spec.before}
-            before = (
-                [fingerprint_of_before(self.network, described)] if self.spec.resample == "bicubic" else []
-            )
+            before = [fingerprint_of_before(self.network, described)] if self.spec.is_of_before else []
             self._printed = state, (today, *before)
         return self._printed[1]
 

@@ -97,6 +97,11 @@ class Smoothed(Sided):
         return self.base.spec
 
     @property
+    def origin(self) -> str | None:
+        """The name by which the embedder below was opened, if it was."""
+        return self.base.origin
+
+    @property
     def dim(self) -> int:
         return self.base.dim
 
