@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from holdfast.spec import ImageSpec
 
 
+MOST_COMPARED = 20_000
+"""Images among which copies are looked for without being asked: each is compared with all."""
+
+
 def evaluate(
     context: typer.Context,
     model: Model,
@@ -40,8 +44,19 @@ def evaluate(
     split: SplitOption = None,
     labels: LabelsOption = None,
     queries: Annotated[
-        int | None, typer.Option(min=1, help="Draw this many queries; all images if left out.")
+        str | None,
+        typer.Option(
+            metavar="N|FOLDER",
+            help="Draw this many queries (all images if left out), or a folder of them, with --gallery.",
+        ),
     ] = None,
+    gallery: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The candidates, where --queries is a folder.")
+    ] = None,
+    without_duplicates: Annotated[
+        bool,
+        typer.Option("--without-duplicates", help="Leave out pictures that are nearly copies of another."),
+    ] = False,
     candidates: Annotated[
         int | None,
         typer.Option(
@@ -111,15 +126,21 @@ def evaluate(
     if attacks is None and threat is not None:
         raise ConfigError("--threat is for --attacks, for example --attacks ers --threat linf:8/255")
     spread = context.with_resource(spread_over(on, workers))
+    drawn = None if gallery is not None or queries is None else _count(queries)
+    if gallery is not None and (queries is None or data is not None or images is not None):
+        raise ConfigError("--gallery FOLDER goes with --queries FOLDER, and without --data and --images")
     embedder = models.find(model, spec_of(image_size, channels))
     home = models.results_folder(model)
-    if images is not None:
+    if gallery is not None and queries is not None:
+        dataset = two_folders(embedder, queries, gallery, labels)
+    elif images is not None:
         if data is not None:
             raise ConfigError("give --data or --images, not both")
         dataset = folder_part(embedder, images, labels)
     else:
         dataset = test_part(embedder, home, data, split, labels)
     note_reading(dataset.read, dataset.skipped)
+    dataset = looked_through(dataset, without_duplicates)
     if attacks is not None:
         from holdfast.cli.attacked import run_attacks
         from holdfast.evaluate.attacked import Settings
@@ -132,7 +153,7 @@ def evaluate(
             attacks,
             threat or "linf:8/255",
             out=out,
-            queries=queries,
+            queries=drawn,
             candidates=candidates,
             ca_queries=ca_queries,
             seed=seed,
@@ -151,8 +172,8 @@ def evaluate(
     done = run(
         embedder,
         dataset.test,
-        out or home / folder_for(dataset, queries, candidates, seed),
-        queries=queries,
+        out or home / folder_for(dataset, drawn, candidates, seed),
+        queries=drawn,
         candidates=candidates,
         seed=seed,
         ks=ks,
@@ -198,6 +219,45 @@ def folder_part(embedder: AnyEmbedder, images: Path, labels: Labels | None = Non
 
     found, skipped = data_sets.load_images(images, spec=embedder.spec, labels=labels or "deepest")
     return data_sets.Dataset(found.name, found.take([]), found, "given", skipped, len(found))
+
+
+def two_folders(embedder: AnyEmbedder, queries: str, gallery: str, labels: Labels | None = None) -> Dataset:
+    """The images of two folders, as something to test on."""
+    from holdfast import data as data_sets
+
+    found, skipped = data_sets.load_pair(queries, gallery, spec=embedder.spec, labels=labels or "deepest")
+    return data_sets.Dataset(found.name, found.take([]), found, "given", skipped, len(found))
+
+
+def looked_through(dataset: Dataset, without_duplicates: bool) -> Dataset:
+    """The data set, with what to know of it said before the work begins: its classes, and copies in it."""
+    from dataclasses import replace
+
+    from holdfast import data as data_sets
+
+    test = dataset.test
+    if test.labels is not None:
+        present = sorted({test.classes[label] for label in test.labels.tolist()})
+        note(f"{len(test):,} images, {data_sets.classes_line(present)}")
+    if len(test) > MOST_COMPARED and not without_duplicates:
+        return dataset
+    copies = data_sets.count_near_duplicates(test)
+    if copies and without_duplicates:
+        note(f"left out {copies:,} near-duplicates")
+        return replace(dataset, test=data_sets.without_near_duplicates(test))
+    if copies:
+        note(f"{copies:,} images are near-duplicates of another; --without-duplicates leaves them out")
+    return dataset
+
+
+def _count(queries: str) -> int:
+    from holdfast.errors import ConfigError
+
+    if not queries.isdecimal() or int(queries) < 1:
+        raise ConfigError(
+            f"--queries is a number from 1 on, or a folder beside --gallery FOLDER, not '{queries}'"
+        )
+    return int(queries)
 
 
 def test_part(

@@ -23,10 +23,12 @@ SplitOption = Annotated[
     typer.Option(help="closed (by image), open (by class) or given (train and test folders)."),
 ]
 LabelsOption = Annotated[
-    Literal["deepest", "top"] | None,
+    str | None,
     typer.Option(
         "--labels",
-        help="Which of nested folders is an image's class: deepest (the one that holds it) or top.  "
+        metavar="deepest|top|DEPTH|TABLE",
+        help="Which of nested folders is an image's class: deepest (the one that holds it), top, or its depth from "
+        "the top, such as 2; or a CSV or Parquet file with path,label[,split,is_query,is_gallery,group].  "
         "[default: deepest]",
     ),
 ]
