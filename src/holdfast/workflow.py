@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,7 @@ def open_and_index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
     resample: Resample | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[AnyGallery, Indexed]:
     """Like `index`, and what it did, to the certificates that the gallery keeps too.
 
@@ -139,6 +140,7 @@ def open_and_index(
             prune=prune,
             max_removed=max_removed,
             boxes=boxes,
+            say=say,
         )
         done.certificates = recheck(gallery)
         done.cache = _refreshed(gallery)

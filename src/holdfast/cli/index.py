@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, Model, note_reading, print_json
+from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, Model, note, note_reading, print_json
 
 if TYPE_CHECKING:
     from holdfast.gallery.kept import Rechecked
@@ -101,7 +101,6 @@ def index(
     from holdfast import models
     from holdfast.certify.smoothing import check_samples, parse_smoothing
     from holdfast.cli.evaluate import spec_of
-    from holdfast.data import classes_line
     from holdfast.errors import ConfigError
     from holdfast.models.metric import Metric
     from holdfast.workflow import open_and_index
@@ -132,6 +131,7 @@ def index(
         smooth=how,
         metric=None if metric is None else Metric.load(metric),
         resample=resample,
+        say=note,
     )
     with gallery:
         count = len(gallery)
@@ -157,7 +157,6 @@ def index(
         f"{out}: {count:,} images ({done.added:,} added, {done.updated:,} updated, "
         f"{done.unchanged:,} unchanged, {done.removed:,} removed)"
     )
-    print(classes_line(done.classes))
     if done.boxes:
         print(f"boxes of altered candidates: {', '.join(f'linf:{eps:g}' for eps in done.boxes)}")
     if done.cache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,12 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="A data set's name, NAME:PATH, or a folder or tar of images by class.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The network, for example small.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A network of ours, for example small, or a model to go on from: my.py:net, hf:FOLDER, a run ..."
+        ),
+    ] = None,
     defence: Annotated[str | None, typer.Option(help="The way of training, for example triplet.")] = None,
     preset: Annotated[
         str | None,
@@ -109,7 +115,7 @@ def train(
         note(f"stopped after step {outcome.step} of {outcome.steps}; the same command goes on from there")
         raise typer.Exit(130)
     if json:
-        card = models.load(out).card or {}
+        card = json_module.loads((out / models.CARD).read_text())
         print_json(
             {
                 "run": out,

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from holdfast.models.checkpoint import CARD, WEIGHTS, load, save
 from holdfast.models.embedder import Embedder
-from holdfast.models.find import ADAPTERS, AnyEmbedder, find, opens_alone, results_folder, with_options_of
+from holdfast.models.find import (
+    ADAPTERS,
+    AnyEmbedder,
+    find,
+    is_brought,
+    lasting,
+    opens_alone,
+    results_folder,
+    with_options_of,
+)
 from holdfast.models.folded import under_metric
 from holdfast.models.foreign import Foreign
 from holdfast.models.inputs import Images, ImageSource, to_unit
@@ -30,6 +39,8 @@ __all__ = [
     "build",
     "evaluating",
     "find",
+    "is_brought",
+    "lasting",
     "load",
     "opens_alone",
     "results_folder",

@@ -17,6 +17,7 @@ from holdfast.models.checkpoint import load
 from holdfast.models.embedder import Embedder
 from holdfast.models.foreign import Foreign
 from holdfast.models.options import parted
+from holdfast.models.registry import MODELS
 from holdfast.models.smoothed import Smoothed
 from holdfast.spec import ImageSpec
 
@@ -48,6 +49,21 @@ def find(
     found = adapter.open(name, asked)
     found.origin = asked.behind(adapter.lasting(name))
     return found
+
+
+def is_brought(named: str) -> bool:
+    """Whether a name in a training config is a model to go on from: any but a network of ours, which starts anew."""
+    name = _bare(named)
+    return name not in MODELS and (_adapter(name) is not None or Path(name).exists())
+
+
+def lasting(named: str | Path) -> str:
+    """The same name from every folder."""
+    name, asked = parted(str(named), None, {})
+    adapter = _adapter(name)
+    if adapter is None:
+        return str(Path(name).resolve()) if Path(name).exists() else name
+    return asked.behind(adapter.lasting(name))
 
 
 def opens_alone(named: str | Path) -> bool:

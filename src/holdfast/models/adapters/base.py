@@ -51,7 +51,7 @@ class Adapter(ABC):
 
     def stem(self, name: str) -> str:
         """A name for a folder of results."""
-        return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
+        return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
 
     @property
     def installed(self) -> bool:
