@@ -217,6 +217,9 @@ def test_a_map_is_pooled_and_registers_are_no_patches(tmp_path: Path) -> None:
     torch.testing.assert_close(
         found.embed(images), output.last_hidden_state[:, 4:].mean(1), atol=1e-5, rtol=1e-5
     )
+    # Parts of it that are models themselves do not say either where they were loaded from.
+    moved = (tmp_path / "dino").rename(tmp_path / "moved")
+    assert find(f"hf:{moved}", pool="mean", normalise=False).fingerprint() == found.fingerprint()
 
 
 def test_another_size_is_asked_for(folder: Path) -> None:

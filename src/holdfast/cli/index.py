@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, Model, note, note_reading, print_json
+from holdfast.cli.output import (
+    Channels,
+    Device,
+    ImageSize,
+    Json,
+    LabelsOption,
+    Model,
+    note,
+    note_reading,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from holdfast.gallery.kept import Rechecked
@@ -95,6 +105,7 @@ def index(
         Literal["cls", "mean", "pooler", "image-embeds"] | None,
         typer.Option(help="What the vector of a Hugging Face model is.  [default: the model's own]"),
     ] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Embed a folder, tar or bucket of images into a gallery. Run it again to add what is new."""
@@ -111,16 +122,19 @@ def index(
         check_samples(how, 3)  # What a search for one hit has to say.
         if size is not None:
             raise ConfigError("--boxes are for bound propagation, which a smoothed gallery does without")
+    embedder = models.find(
+        model,
+        spec_of(image_size, channels),
+        mean=mean,
+        std=std,
+        layout=layout,
+        normalise=normalise,
+        pool=pool,
+    )
+    if size is not None and models.device_of(device or "cpu").type != "cpu":
+        raise ConfigError("--boxes are computed on the processor; leave --device out")
     gallery, done = open_and_index(
-        models.find(
-            model,
-            spec_of(image_size, channels),
-            mean=mean,
-            std=std,
-            layout=layout,
-            normalise=normalise,
-            pool=pool,
-        ),
+        models.placed(embedder, device or "cpu"),
         images,
         out,
         prefix=prefix,

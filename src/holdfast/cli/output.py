@@ -48,6 +48,10 @@ Model = Annotated[
         "library (hf:FOLDER, timm:NAME, ...). Options can stand behind it: 'model.onnx?mean=0.5&std=0.5'."
     ),
 ]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="auto|cpu|cuda[:N]|mps", help="Where the model computes.  [default: cpu]"),
+]
 Channels = Annotated[int, typer.Option(help="Their channels: 3 (colour) or 1 (grey).")]
 
 On = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.output import Json, LabelsOption, SplitOption, note, print_json
+from holdfast.cli.output import Device, Json, LabelsOption, SplitOption, note, print_json
 from holdfast.presets import in_words
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def train(
             help="Of the products in training; auto measures. Search and proofs are float32 in any case.",
         ),
     ] = None,
+    device: Device = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -100,6 +101,7 @@ def train(
             "noise": noise,
             "part": part,
             "precision": precision,
+            "device": device,
         },
     }
     given, assigned = merge(read_toml(config) if config else {}, options), assignments(set_ or [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.models.checkpoint import CARD, WEIGHTS, load, save
+from holdfast.models.device import device_of, placed
 from holdfast.models.embedder import Embedder
 from holdfast.models.find import (
     ADAPTERS,
@@ -37,12 +38,14 @@ __all__ = [
     "Images",
     "Smoothed",
     "build",
+    "device_of",
     "evaluating",
     "find",
     "is_brought",
     "lasting",
     "load",
     "opens_alone",
+    "placed",
     "results_folder",
     "save",
     "set_batch_norm_eval",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
@@ -125,9 +126,14 @@ class Embedder(Sided, nn.Module):
         with inference(self), _bar(total, progress) as advance:
             # Half precision goes into float32 as it is; numpy has no bfloat16.
             vectors = torch.empty((total, self.dim), dtype=torch.promote_types(dtype, torch.float32))
-            for start in range(0, total, batch_size):
+            start = 0
+            while start < total:
                 stop = min(start + batch_size, total)
-                batch = self(read(start, stop).to(device=device, dtype=dtype))
+                try:
+                    batch = self(read(start, stop).to(device=device, dtype=dtype))
+                except torch.OutOfMemoryError as cause:
+                    batch_size = _halved(stop - start, cause)
+                    continue
                 finite = batch.isfinite().all(1)
                 if not bool(finite.all()):
                     where = start + int(finite.to(torch.uint8).argmin())
@@ -136,6 +142,7 @@ class Embedder(Sided, nn.Module):
                     )
                 vectors[start:stop] = batch
                 advance(stop - start)
+                start = stop
         return vectors
 
     def resampled(self, resample: Resample) -> Self:
@@ -186,6 +193,18 @@ class Embedder(Sided, nn.Module):
             before = [fingerprint_of_before(self.network, described)] if self.spec.is_of_before else []
             self._printed = state, (today, *before)
         return self._printed[1]
+
+
+def _halved(batch: int, cause: Exception) -> int:
+    """A smaller batch, where the memory of a graphics card did not hold this one."""
+    if batch == 1:
+        raise ModelError(
+            "the device's memory does not hold a single image's pass; take the device cpu"
+        ) from cause
+    half = batch // 2
+    logging.getLogger("holdfast").warning("out of memory on the device: going on with batches of %d", half)
+    torch.cuda.empty_cache()
+    return half
 
 
 def _bar(total: int, wanted: bool) -> AbstractContextManager[progress_bar.Advance]:

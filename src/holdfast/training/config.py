@@ -87,6 +87,8 @@ class TrainSection(_Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the products while it trains. `auto`: an adversarial defence takes bfloat16 where a measurement at the start
     finds it faster, others float32. Weights, evaluation and certificates are float32 in any case."""
+    device: str = Field(default="cpu", pattern="^(auto|cpu|cuda(:[0-9]+)?|mps)$")
+    """Where it trains; auto: a CUDA device if there is one. The bits are those of the device."""
     part: Literal["all", "last-blocks", "head"] = "all"
     """What learns. The rest of the network is frozen, its batch norm too."""
     copies: int = Field(default=4, ge=1)

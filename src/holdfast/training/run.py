@@ -67,6 +67,7 @@ def train(
 def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     begun, asked = _stored_config(out, config), config.train
     config = begun or config
+    device = models.device_of(asked.device if "device" in asked.model_fields_set else config.train.device)
     wanted = asked.precision if "precision" in asked.model_fields_set else config.train.precision
     _check_plain(config)
     base = model_to_go_on_from(config)
@@ -83,6 +84,12 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     sampler = defence.sampler(labels, config.train.batch, config.seed)
     embedder.freeze_batch_norm = config.train.freeze_batch_norm
     learn_only(embedder, config.train.part)
+    if device.type != "cpu" and config.train.part == "head":
+        raise ConfigError(
+            "a head on kept features trains on the processor, in seconds; leave train.device out"
+        )
+    embedder.to(device)
+    defence.to(device)
     with _seeded(config.seed, "prepare"):
         remarks = defence.prepare(embedder)
     metrics: dict[str, float] = {}
@@ -115,7 +122,13 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
         f"{steps:,} steps of {config.train.batch}, {gradients} image gradients"
     )
     arithmetic = None
-    if config.train.part != "head":
+    if device.type != "cpu":
+        if wanted == "bfloat16":
+            raise ConfigError(
+                f"bfloat16 is measured on the processor alone; on {device} leave train.precision out"
+            )
+        say(f"training on {device}, in float32")
+    elif config.train.part != "head":
         first = prepared(training.batch(sampler.indices(0)), crop=0, flip=False, noise=0)
         notes = read_notes(out / STATE)
         before = Arithmetic.parse(notes.get("precision", "")) if notes else None
@@ -368,8 +381,9 @@ def _stored_config(out: Path, asked: TrainConfig) -> TrainConfig | None:
     if models.is_brought(asked.model.name):
         known = {"model": {"name": models.lasting(asked.model.name)}}
         asked = parse(merge(asked.model_dump(exclude_unset=True), known))
-    # A run may go on in another precision, and says so (`arithmetic.choose`).
-    unlike = [line for line in differences(stored, asked) if not line.startswith("train.precision ")]
+    # A run may go on in another precision or on another device, and says so (`arithmetic.choose`).
+    free = ("train.precision ", "train.device ")
+    unlike = [line for line in differences(stored, asked) if not line.startswith(free)]
     if unlike:
         raise RunError(f"{out} was begun with another config: {'; '.join(unlike)}; choose another --out")
     return stored

@@ -186,7 +186,9 @@ def _pixels(settings: Mapping[str, Any]) -> Pixels:
 def _pooled(model: nn.Module, pool: Pool, spec: ImageSpec) -> Pooled:
     """The network from pictures to vectors, without parts that no picture passes."""
     # Where it was loaded from is no part of the function, and fingerprints read public attributes.
-    model.name_or_path = ""  # type: ignore[assignment]
+    for part in model.modules():
+        if hasattr(part, "name_or_path"):
+            part.name_or_path = ""  # type: ignore[assignment]
     for name in _UNUSED:
         if hasattr(model, name):
             setattr(model, name, nn.Identity())
