@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from command import here
-from holdfast.evaluation.rows import read_rows
 
 from holdfast import models
 from holdfast.gallery import open_gallery
+from holdfast.rows import read_rows
 
 CLASSES, EACH = 4, 8
 CODE = """
@@ -301,7 +301,7 @@ def test_two_folders_and_labels_from_a_table(place):
     document = json.loads(found.out)
     assert document["queries"] == 8
     assert "4 classes, for example" in found.err
-    assert "1 images are near-duplicates of another; --without-duplicates leaves them out" in found.err
+    assert "1 images are near-duplicates of another; without_duplicates leaves them out" in found.err
     rows = read_rows(place / document["rows"])
     first = rows.columns["query"].tolist().index(f"queries/{photos[0].name}")
     assert rows.columns["hits"][first][0] == "gallery/copy.jpg"
@@ -324,7 +324,7 @@ def test_wrong_tables_and_folders_are_one_line(place):
         says="--queries is a number from 1 on, or a folder beside --gallery",
         cwd=place,
     )
-    refused(*words, "--gallery", "photos", says="--gallery FOLDER goes with --queries FOLDER", cwd=place)
+    refused(*words, "--gallery", "photos", says="queries and gallery are two folders: give both", cwd=place)
     refused(*words, "--images", "photos", "--labels", "middle", says="labels are 'deepest', 'top'", cwd=place)
     (place / "wrong.csv").write_text("path,label\nphotos/none.jpg,hat\n")
     for command in (

@@ -126,6 +126,7 @@ def evaluate(
             gallery=gallery,
             split=split,
             labels=labels,
+            without_duplicates=without_duplicates,
             spec=square(image_size, channels),
         )
     )
@@ -134,7 +135,6 @@ def evaluate(
         attacks=attacks,
         threat=threat,
         queries=None if gallery is not None or queries is None else _count(queries),
-        without_duplicates=without_duplicates,
         candidates=candidates,
         k=parse_ks(k) if k else None,
         seed=seed,

@@ -28,7 +28,7 @@ from holdfast.evaluation.run import Evaluation
 from holdfast.evaluation.run import evaluate as retrieve
 from holdfast.evaluation.smoothing import SmoothedCertification, certify_smoothed
 from holdfast.evaluation.spread import Spread, spread_over
-from holdfast.evaluation.subject import Model, Subject, found, looked_through
+from holdfast.evaluation.subject import Model, Subject, found
 from holdfast.evaluation.suite import AttackedSuite, attack_suite, chosen_attacks
 from holdfast.evaluation.validity import cross_check
 from holdfast.methods import bound_method
@@ -82,8 +82,15 @@ def evaluate(
     asked = queries if isinstance(queries, str | Path) else None
     count = queries if isinstance(queries, int) else None
     with spread_over(on, workers) as spread:
-        about = found(model, data, say, queries=asked, gallery=gallery, labels=labels)
-        about = looked_through(about, without_duplicates, say)
+        about = found(
+            model,
+            data,
+            say,
+            queries=asked,
+            gallery=gallery,
+            labels=labels,
+            without_duplicates=without_duplicates,
+        )
         if attacks == ER_RECALL and about.images.roles is not None:
             raise ConfigError(
                 "er-recall draws queries and candidates from one set of images; give one without such roles",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast import data as sets
@@ -42,6 +42,7 @@ def subject(
     held_out_images: bool = False,
     split: Split | None = None,
     labels: Labels | None = None,
+    without_duplicates: bool | None = None,
     spec: ImageSpec | None = None,
     say: Say = note,
 ) -> Subject:
@@ -50,8 +51,9 @@ def subject(
     `data` is a set's name, NAME:PATH, or a folder or tar, of which the test part is asked; a run's own set if left out.
     `images` is a folder or tar of which all images are asked, `held_out_images` the images that a run kept from
     training. `queries` and `gallery` are two folders: each image of the first is looked for in the second. `split` and
-    `labels` are those of a run's own set unless given; labels can be a table. `spec` is the shape of images for a model
-    that leaves it open. `say` gets how many images were read, and which were not.
+    `labels` are those of a run's own set unless given; labels can be a table. Images that are nearly copies are left
+    out, counted, or (None) not looked for. `spec` is the shape of images for a model that leaves it open. `say` gets
+    how many images were read, and which were not.
     """
     if (queries is None) != (gallery is None):
         raise ConfigError("queries and gallery are two folders: give both", option="gallery")
@@ -60,9 +62,11 @@ def subject(
             "name the images in one way: a data set, a folder of images, two folders, or those held out"
         )
     embedder = find(model, spec) if isinstance(model, str | Path) else model
-    home = home_of(model)
+    home, end = home_of(model), "-without-duplicates" if without_duplicates else ""
     if isinstance(data, ImageSet):
-        return Subject(embedder, data, home, data.name)
+        if without_duplicates:
+            data = _looked_through(data, True, say)
+        return Subject(embedder, data, home, data.name + end)
     if held_out_images:
         kept = held_out(home)
         return Subject(embedder, kept, home, f"{kept.name}-held-out")
@@ -75,23 +79,26 @@ def subject(
         dataset = dataset_of(embedder, home, data, split, labels)
     for line in sets.reading_lines(dataset.read, dataset.skipped):
         say(line)
-    return Subject(embedder, dataset.test, home, dataset.name, dataset.split)
+    test = dataset.test
+    if without_duplicates is not None:
+        test = _looked_through(test, without_duplicates, say)
+    return Subject(embedder, test, home, dataset.name + end, dataset.split)
 
 
-def looked_through(about: Subject, without_duplicates: bool, say: Say) -> Subject:
-    """The subject, after `say` got its classes and how many of its images are copies, which are left out if asked."""
-    images = about.images
+def _looked_through(images: ImageSet, without_duplicates: bool, say: Say) -> ImageSet:
+    """The images, after `say` got their classes and how many are copies of another, which are left out if asked."""
     if images.labels is not None:
         present = sorted({images.classes[label] for label in images.labels.tolist()})
         say(f"{len(images):,} images, {sets.classes_line(present)}")
-    if without_duplicates:
-        kept = sets.without_near_duplicates(images)
-        say(f"left out {sets.count_near_duplicates(images):,} near-duplicates")
-        return replace(about, images=kept, name=f"{about.name}-without-duplicates")
-    copies = sets.count_near_duplicates(images) if len(images) <= MOST_COMPARED else 0
-    if copies:
+    if len(images) > MOST_COMPARED and not without_duplicates:
+        return images
+    copies = sets.count_near_duplicates(images)
+    if copies and not without_duplicates:
         say(f"{copies:,} images are near-duplicates of another; without_duplicates leaves them out")
-    return about
+    if copies and without_duplicates:
+        say(f"left out {copies:,} near-duplicates")
+        return sets.without_near_duplicates(images)
+    return images
 
 
 def _all_of(images: ImageSet, skipped: tuple[sets.Skipped, ...]) -> sets.Dataset:
@@ -107,12 +114,21 @@ def found(
     queries: str | Path | None = None,
     gallery: str | Path | None = None,
     labels: Labels | None = None,
+    without_duplicates: bool | None = None,
 ) -> Subject:
     """A subject however it is given: itself, a function that finds it, or a model with data, as `subject` takes it."""
     if isinstance(model, AnyEmbedder | str | Path):
-        return subject(model, data, queries=queries, gallery=gallery, labels=labels, say=say)
-    if (data, queries, gallery, labels) != (None,) * 4:
-        raise ConfigError("a subject has its images already; leave data, folders and labels out")
+        return subject(
+            model,
+            data,
+            queries=queries,
+            gallery=gallery,
+            labels=labels,
+            without_duplicates=without_duplicates,
+            say=say,
+        )
+    if without_duplicates or (data, queries, gallery, labels) != (None,) * 4:
+        raise ConfigError("a subject has its images already; say which when it is made")
     return model if isinstance(model, Subject) else model()
 
 
