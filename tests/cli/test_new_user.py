@@ -205,7 +205,7 @@ def test_nested_folders_are_classes_by_their_deepest_folder(place, tmp_path, opt
     assert json.loads(here("data", "info", photos, *options, "--json").out)["class_names"] == classes
     out = tmp_path / "g.gallery"
     indexed = here("index", f"{place / 'my.py'}:embedder", photos, "--out", out, *options)
-    assert said in indexed.out
+    assert said in indexed.err
     with holdfast.Gallery.open(out, readonly=True) as opened:
         assert sorted({item.label for item in opened.catalogue().values()}) == classes
     words = (

@@ -133,7 +133,7 @@ def test_a_named_network_needs_no_training(place):
 
 def test_a_hugging_face_model_is_searched_attacked_and_smoothed(place, vit):
     done("index", vit, "photos", "--out", "vit.gallery", cwd=place)
-    refused("search", "vit.gallery", some(place), says="name it with --model", cwd=place)
+    refused("search", "vit.gallery", some(place), says="name it (--model)", cwd=place)
     said = done("search", "vit.gallery", some(place), "--model", vit, cwd=place)
     assert some(place).name in said.out
     refused(
