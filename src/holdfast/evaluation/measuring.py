@@ -71,8 +71,8 @@ def evaluate(
     """Measure retrieval on a data set's test part; with `attacks`, what an attacker within `threat` can do to it.
 
     `attacks` is `ers` (all of ERS and ARS), `er-recall`, or some attacks such as `qa+,gtm`. `model` and `data` are
-    those of `evaluation.subject`, or `model` is a subject, or a function that finds one, called once all else is known to
-    be good. `queries` is how many are drawn, or a folder of them to look for in the folder `gallery`. Labels are the
+    those of `evaluation.subject`, or `model` is a subject, or a function that finds one, called once all else is known
+    to be good. `queries` is how many are drawn, or a folder of them to look for in the folder `gallery`. Labels are the
     names of folders, or those of the table `labels`. `without_duplicates` leaves out images that are nearly copies.
     Rows go into `out`, by default below the model's folder. A stopped evaluation goes on where it was. `say` gets what
     it will cost before it starts.
