@@ -162,7 +162,9 @@ def test_use_your_own_model_runs_as_it_stands(workplace, tmp_path):
     (tmp_path / "program.py").write_text(program)
     done = shell(f'"{sys.executable}" program.py', tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith(".png")
+    nearest, rate = done.stdout.split()
+    assert nearest.endswith(".png")
+    assert 0 <= float(rate) <= 1
 
 
 def test_a_model_behind_http_is_searched_with(workplace, tmp_path):
