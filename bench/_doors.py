@@ -67,7 +67,7 @@ def try_service(attempts: int) -> Tally:
         made_by = folder / "net.py:net"
         embedder = models.find(made_by)
         assert isinstance(embedder, Embedder)
-        gallery, _ = open_and_index(embedder, str(_photos(folder)), folder / "shop.gallery", location=made_by)
+        gallery, _ = open_and_index(embedder, str(_photos(folder)), folder / "shop.gallery")
         with gallery:
             vectors = gallery.vectors(list(gallery.ids()))
         with (

@@ -49,7 +49,7 @@ def filled(folder: Path, embedder: Embedder, count: int) -> NDArray[np.float32]:
     rng = np.random.default_rng(0)
     vectors = own[np.arange(count) % len(own)]
     spread = (JITTER * own.std(axis=0)).astype(np.float32)
-    info = embedder_info(embedder, folder / "run")
+    info = embedder_info(embedder)
     with Gallery.create(folder / "shop.gallery", dim=embedder.dim, embedder=info) as gallery:
         for first in range(0, count, 100_000):
             part = vectors[first : first + 100_000]

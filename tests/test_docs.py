@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import importlib
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from holdfast.data import DATASETS
 from holdfast.gallery.provers import PROVERS
@@ -26,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", README, flags=re.S | re.M)
+def blocks(kind: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, flags=re.S | re.M)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +107,96 @@ def test_readme_commands_and_python_run(workplace):
     assert table[:5] == ["1", "2", "3", "4", "5"]
     assert (workplace / "altered.png").read_bytes().startswith(b"\x89PNG")
     assert (workplace / "runs/first/report.html").stat().st_size > 100_000
+
+
+MY_MODEL = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Conv2d(3, 8, 5, stride=3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+"""
+
+
+def own_things(folder: Path) -> None:
+    """What a reader of "Use your own model" has: a photo, a Python file, an ONNX file, a model's folder, labels."""
+    transformers = pytest.importorskip("transformers")
+    if MODELS["efficientnet-lite0"].shipped.path is None:
+        pytest.skip("the weights of efficientnet-lite0 are not installed")
+    (folder / "my.py").write_text(MY_MODEL)
+    for number, name in enumerate(["photo", "q/0", "q/1", "g/2", "g/3", "g/4"]):
+        path = folder / f"{name}.png"
+        path.parent.mkdir(exist_ok=True)
+        noise = np.random.default_rng(number).integers(0, 256, (90, 70, 3), dtype=np.uint8)
+        Image.fromarray(noise).resize((140, 180)).save(path)
+    lines = [
+        f"{name}.png,{'hat' if number % 2 else 'shoe'}"
+        for number, name in enumerate(["q/0", "q/1", "g/2", "g/3", "g/4"])
+    ]
+    (folder / "labels.csv").write_text("\n".join(["path,label", *lines]))
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    transformers.Dinov2Model(transformers.Dinov2Config(**sizes)).save_pretrained(folder / "dinov2-small")
+    settings = {"size": {"shortest_edge": 32}, "crop_size": {"height": 28, "width": 28}}
+    described = {"image_processor_type": "BitImageProcessor", **settings}
+    (folder / "dinov2-small/preprocessor_config.json").write_text(json.dumps(described))
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(net, (torch.zeros(1, 3, 32, 32),), folder / "model.onnx", dynamo=False)
+
+
+def test_use_your_own_model_runs_as_it_stands(workplace, tmp_path):
+    page = (ROOT / "docs/models.md").read_text()
+    (tmp_path / ".bin").symlink_to(workplace / ".bin")
+    own_things(tmp_path)
+    lines = [line[2:] for block in blocks("console", page) for line in block.splitlines()]
+    assert len(lines) >= 12
+    for line in lines:
+        done = shell(line, tmp_path)
+        assert done.returncode == 0, (line, done.stderr)
+    (program,) = blocks("python", page)
+    (tmp_path / "program.py").write_text(program)
+    done = shell(f'"{sys.executable}" program.py', tmp_path)
+    assert done.returncode == 0, done.stderr
+    nearest, rate = done.stdout.split()
+    assert nearest.endswith(".png")
+    assert 0 <= float(rate) <= 1
+
+
+def test_a_model_behind_http_is_searched_with(workplace, tmp_path):
+    (tmp_path / ".bin").symlink_to(workplace / ".bin")
+    for number in range(3):
+        noise = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        Image.fromarray(noise).save(tmp_path / f"photos/{number}.png")
+
+    class Service(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            images = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["images"]
+            vectors = np.asarray(images, dtype=float)[:, :, ::16, ::16].reshape(len(images), -1)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"vectors": vectors.tolist()}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        at = f"EMBEDDING_SERVICE=http://127.0.0.1:{server.server_port}/embed"
+        model = f"{ROOT / 'examples/http_model.py'}:model"
+        done = shell(f"{at} holdfast index {model} photos --out shop.gallery", tmp_path)
+        assert done.returncode == 0, done.stderr
+        done = shell(f"{at} holdfast search shop.gallery photos/1.png --model {model} --json", tmp_path)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["hits"][0]["id"] == "1.png"
 
 
 def test_make_targets_that_the_readme_names_exist():

@@ -117,11 +117,23 @@ def test_a_run_is_found_where_it_was(tmp_path):
     folder = tmp_path / "pictures/a"
     folder.mkdir(parents=True)
     Image.new("L", (28, 28), 90).save(folder / "1.png")
-    holdfast.index(tmp_path / "run", tmp_path / "pictures", tmp_path / "shop.gallery").close()
-    with holdfast.open(tmp_path / "shop.gallery") as gallery:
-        assert gallery.embedder.fingerprint() == run.embedder.fingerprint()
-        assert gallery.search(folder / "1.png")[0].id == "a/1.png"
+    for name, model in (("loaded", tmp_path / "run"), ("trained", run.embedder)):
+        holdfast.index(model, tmp_path / "pictures", tmp_path / name).close()
+        with holdfast.open(tmp_path / name) as gallery:
+            assert gallery.embedder.fingerprint() == run.embedder.fingerprint()
+            assert gallery.search(folder / "1.png")[0].id == "a/1.png"
     assert holdfast.report(tmp_path / "run").is_file()
+
+
+def test_what_was_said_of_a_model_is_kept_by_its_gallery(pictures, tmp_path):
+    (tmp_path / "my.py").write_text("def mean(images): return images.flatten(2).mean(2)")
+    named = f"{tmp_path}/my.py:mean"
+    model = holdfast.load(named, size=16, mean=0.5, std=0.25)
+    holdfast.index(model, pictures, tmp_path / "shop.gallery").close()
+    with pytest.raises(GalleryError, match=r"was made by .*my.py:mean\?size=16&mean=0.5&std=0.25; name it$"):
+        holdfast.open(tmp_path / "shop.gallery")
+    with holdfast.open(tmp_path / "shop.gallery", named) as gallery:
+        assert gallery.embedder.fingerprint() == model.fingerprint()
 
 
 def test_a_wrong_type_is_one_sentence(shop, pictures):

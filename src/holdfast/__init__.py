@@ -2,7 +2,7 @@
 
 import holdfast as hf
 
-model = hf.load("runs/first")                        # or hf.wrap(any_torch_module, (3, 224, 224))
+model = hf.load("efficientnet-lite0")                # or a run's folder, or hf.wrap(any_torch_module, size=224)
 gallery = hf.index(model, "photos/", "shop.gallery")
 gallery = hf.open("shop.gallery")                    # with the model that made it
 hits = gallery.search("photo.jpg", k=10, certify="linf:2/255")

@@ -16,7 +16,6 @@ from holdfast.gallery.building import open_and_index
 from holdfast.gallery.indexing import MAX_REMOVED
 from holdfast.gallery.made_by import open_with_embedder
 from holdfast.models import AnyEmbedder, find
-from holdfast.models import load as load_checkpoint
 from holdfast.models.metric import Metric
 from holdfast.proofs.smoothing import Smoothing
 from holdfast.reports import write_report
@@ -28,15 +27,15 @@ from holdfast.training import train as run_training
 __all__ = ["attack", "certify", "evaluate", "index", "load", "open", "report", "train"]
 
 
-def load(model: str | Path, spec: ImageSpec | None = None, *, module: nn.Module | None = None) -> AnyEmbedder:
-    """The embedder that `model` names: a run's folder or checkpoint, FILE.py:NAME, or FILE.onnx.
+def load(
+    model: str | Path, spec: ImageSpec | None = None, *, module: nn.Module | None = None, **options: Any
+) -> AnyEmbedder:
+    """The embedder that `model` names: a run's folder, a pretrained network, FILE.onnx, FILE.py:NAME, or hf:FOLDER.
 
-    `spec` says which images it takes, where it does not say so itself; `module` is what a checkpoint of a wrapped
-    module is loaded into. A Python file is run.
+    `spec` says which images it takes, where it does not say so itself; so do the `options` size, channels, mean, std,
+    layout, normalise and pool. `module` is what a run of a wrapped module is loaded into. A Python file is run.
     """
-    found = find(model, spec) if module is None else load_checkpoint(Path(model), module=module)
-    found.location = str(model)
-    return found
+    return find(model, spec, module=module, **options)
 
 
 def train(
@@ -75,11 +74,12 @@ def index(
     """A gallery at `out` of all images in a folder, tar or bucket; one that is there already is brought up to date.
 
     `model` is an embedder, or what `load` takes. Labels are the folders that hold the images, or with `labels="top"`
-    those at the top. With `prune` images whose file is gone leave it; a run that would remove more than the share
-    `max_removed` removes nothing and is refused. With `boxes` it also holds what each candidate can become when its
-    image is altered within linf:eps. With `smooth` its vectors are means over noisy copies, and searches say how far
-    each hit holds in l2. With `metric` distances are those of a learned metric on the embedder's vectors, which the
-    gallery keeps. `resample` is the filter that brings pictures to the network's size, by default the embedder's own.
+    those at the top; with a CSV or Parquet file they are the table's. With `prune` images whose file is gone leave it;
+    a run that would remove more than the share `max_removed` removes nothing and is refused. With `boxes` it also holds
+    what each candidate can become when its image is altered within linf:eps. With `smooth` its vectors are means over
+    noisy copies, and searches say how far each hit holds in l2. With `metric` distances are those of a learned metric
+    on the embedder's vectors, which the gallery keeps. `resample` is the filter that brings pictures to the network's
+    size, by default the embedder's own.
     """
     gallery, _ = open_and_index(
         load(model) if isinstance(model, str | Path) else model,

@@ -62,8 +62,9 @@ class OutOfTimeError(HoldfastError):
 class MissingExtraError(HoldfastError):
     """An optional part of Holdfast is needed and not installed."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional part: pip install 'holdfast[{extra}]'")
+    def __init__(self, what: str, extra: str = "", *, command: str = "") -> None:
+        command = command or f"pip install 'holdfast[{extra}]'"
+        super().__init__(f"{what} needs an optional part: {command}")
 
 
 def unknown_name(kind: str, name: str, known: object) -> str:

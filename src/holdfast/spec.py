@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from holdfast.errors import ConfigError
@@ -34,6 +34,9 @@ class ImageSpec:
     `bilinear` (a triangle, widened when a picture shrinks) has weights that are not negative and sum to one, and its
     results are not rounded to 8 bits, so that no pixel moves farther than the file's pixels did. `bicubic` is the
     filter of before; a claim then holds for the network's input only.
+
+    `resize` is what other libraries do first: bring the shorter side to so many pixels, or the picture to (height,
+    width), in whole pixels; then the middle is cut out. It takes the place of `fit`.
     """
 
     channels: int
@@ -41,6 +44,7 @@ class ImageSpec:
     width: int
     fit: Fit = "crop"
     resample: Resample = "bilinear"
+    resize: int | tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
@@ -51,6 +55,26 @@ class ImageSpec:
             raise ConfigError(f"fit is 'crop' or 'squash', not '{self.fit}'")
         if self.resample not in ("bilinear", "bicubic"):
             raise ConfigError(f"resample is 'bilinear' or 'bicubic', not '{self.resample}'")
+        if self.resize is not None:
+            sides = (self.resize, self.resize) if isinstance(self.resize, int) else tuple(self.resize)
+            if len(sides) != 2 or sides[0] < self.height or sides[1] < self.width or max(sides) > 4096:
+                raise ConfigError(
+                    f"a picture is resized to at least the {self.height}x{self.width} that are cut out of it, "
+                    f"not to {self.resize}"
+                )
+            if not isinstance(self.resize, int):
+                # JSON has lists for tuples.
+                object.__setattr__(self, "resize", sides)
+
+    def describe(self) -> dict[str, Any]:
+        """The fields, ready for JSON; `resize` only where there is one, as in files of before."""
+        found = asdict(self)
+        return {name: value for name, value in found.items() if name != "resize" or value is not None}
+
+    @property
+    def is_of_before(self) -> bool:
+        """Whether pictures are brought to their size as earlier versions did."""
+        return self.resample == "bicubic" and self.resize is None
 
     @property
     def before(self) -> dict[str, Any]:

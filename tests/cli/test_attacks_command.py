@@ -170,13 +170,7 @@ def test_a_model_and_pictures_of_ones_own(tmp_path):
     plain = here("evaluate", "my_model.py:function", "--images", "folder", "--image-size", 8, cwd=tmp_path)
     assert plain.code == 0, plain.err
     assert "24 queries" in plain.out
-    refused(
-        "evaluate",
-        "my_model.py:function",
-        *words,
-        cwd=tmp_path,
-        says="(and channels) (--image-size)",
-    )
+    refused("evaluate", "my_model.py:function", *words, cwd=tmp_path, says="?size=224")
     refused(
         "evaluate", "my_model.py:function", *words, "--image-size", 8, "--optimiser", "pgd",
         cwd=tmp_path, says="use nes or spsa",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from holdfast.data.fit import fit_arrays, fit_box, fit_image, stretch, to_8bit, to_channels, to_image, weights
 from holdfast.data.images import decode
+from holdfast.errors import ConfigError
 from holdfast.spec import ImageSpec
 
 sides = st.integers(1, 400)
@@ -174,3 +176,39 @@ def test_known_changes_of_a_file_do_not_grow() -> None:
         assert (levels > 4 + 255 * 2.0**-22) == grows, resample
     corner = np.array([[[0, 1], [1, 1]]], dtype=np.uint8)
     assert fit_image(to_image(corner), ImageSpec(1, 1, 1)).item() == pytest.approx(0.75 / 255, abs=2.0**-23)
+
+
+@settings(max_examples=60, deadline=None)
+@given(width=sides, height=sides, to=st.integers(1, 40), more=st.integers(0, 20), shorter=st.booleans())
+def test_resizing_before_the_cut_is_one_step(
+    width: int, height: int, to: int, more: int, shorter: bool
+) -> None:
+    """The same numbers as Pillow's, which resizes to whole pixels and cuts whole pixels out."""
+    resize = to + more if shorter else (to + more, to)
+    spec = ImageSpec(1, to, to, resize=resize)
+    pixels = np.random.default_rng(width * 401 + height).integers(0, 256, (height, width), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    rows, columns = (to + more, to)
+    if shorter:
+        long = int((to + more) * max(width, height) / min(width, height))
+        rows, columns = (long, to + more) if width <= height else (to + more, long)
+    whole = image.convert("F").resize((columns, rows), Image.Resampling.BILINEAR)
+    top, left = (rows - to) // 2, (columns - to) // 2
+    wanted = np.asarray(whole.crop((left, top, left + to, top + to))) / 255
+    found = fit_image(image, spec)
+    assert np.abs(found[0] - wanted).max() < 2e-4  # The part of a picture is kept in float32.
+    by_rows, by_columns = (one.dense() for one in weights(width, height, spec))
+    assert np.abs(by_rows @ (pixels / 255) @ by_columns.T - found[0]).max() < 1e-6
+
+
+def test_a_cut_that_does_not_fit_is_refused() -> None:
+    for resize in (31, (32, 31), (32, 32, 32), 5000):
+        with pytest.raises(ConfigError, match="resized to at least the 32x32"):
+            ImageSpec(3, 32, 32, resize=resize)  # type: ignore[arg-type]
+
+
+def test_a_spec_of_before_is_described_as_it_was() -> None:
+    assert "resize" not in ImageSpec(3, 32, 32).describe()
+    described = ImageSpec(3, 32, 32, resize=(40, 36)).describe()
+    assert ImageSpec(**json.loads(json.dumps(described))) == ImageSpec(3, 32, 32, resize=(40, 36))
+    assert not ImageSpec(3, 32, 32, resample="bicubic", resize=32).is_of_before

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import holdfast
@@ -78,3 +80,40 @@ def test_errors_name_the_argument(net, photos, tmp_path):
         with pytest.raises(ModelError, match="smoothed already"):
             api.certify(Subject(twice, photos, tmp_path, "s"), queries=2, candidates=50, **threats)
     assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_two_folders_with_a_table_of_labels(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    net = holdfast.wrap(nn.Sequential(nn.Conv2d(3, 4, 5), nn.Flatten()), size=16)
+    lines = ["path,label"]
+    for number, name in enumerate(["q/0", "q/1", "g/2", "g/3", "g/4"]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        noise = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"{name}.png")
+        lines.append(f"{name}.png,{'hat' if number % 2 else 'shoe'}")
+    (tmp_path / "g/copy.png").write_bytes((tmp_path / "q/0.png").read_bytes())
+    (tmp_path / "labels.csv").write_text("\n".join([*lines, "g/copy.png,shoe"]))
+    said: list[str] = []
+    words = {"queries": "q", "gallery": "g", "labels": "labels.csv", "say": said.append}
+    done = api.evaluate(net, **words)
+    assert done.rows.columns["query"].tolist() == ["queries/0.png", "queries/1.png"]
+    assert done.rows.columns["hits"][0][0] == "gallery/copy.png"
+    assert done.rows.columns["candidates"].tolist() == [4, 4]
+    assert "6 images, 2 classes: hat, shoe" in said
+    assert "1 images are near-duplicates of another; without_duplicates leaves them out" in said
+    without = api.evaluate(net, without_duplicates=True, **words)
+    assert without.folder.name == "q-in-g-without-duplicates-given"
+    assert without.rows.columns["candidates"].tolist() == [3, 3]
+    for wrong, option in (
+        ({"queries": "q"}, "gallery"),
+        ({"gallery": "g"}, "gallery"),
+        ({**words, "k": (5,)}, "k"),
+        ({**words, "attacks": "er-recall"}, "attacks"),
+    ):
+        with pytest.raises(ConfigError) as found:
+            api.evaluate(net, **wrong)
+        assert found.value.option == option
+    ready = Subject(net, data.load("fashion-mnist-mini").test, tmp_path, "mine")
+    with pytest.raises(ConfigError, match="its images already"):
+        api.evaluate(ready, without_duplicates=True)

@@ -199,3 +199,26 @@ def test_summary_leaves_unanswerable_queries_out():
     assert (summary.map, summary.map_at_r, summary.nmi) == (0.75, 0.625, None)
     assert hit_rate(np.array([0, 0]), 1) is None
     assert true_recall(np.array([0]), np.array([0])) is None
+
+
+def test_candidates_of_the_querys_class_and_group_are_not_ranked():
+    """As person re-identification measures: the same person by the same camera is neither found nor in the way."""
+    g = torch.Generator().manual_seed(3)
+    queries, candidates = torch.randn(7, 3, generator=g), torch.randn(30, 3, generator=g)
+    labels = torch.randint(3, (37,), generator=g)
+    groups = torch.randint(-1, 3, (37,), generator=g)
+    got = collect(
+        queries, candidates, labels[:7], labels[7:], groups=(groups[:7], groups[7:]), ks=(1, 5), top=30
+    )
+    for i in range(7):
+        same = (labels[7:] == labels[i]) & (groups[7:] == groups[i]) & (groups[i] >= 0)
+        left = torch.nonzero(~same).squeeze(1)
+        alone = collect(
+            queries[i : i + 1], candidates[left], labels[i : i + 1], labels[7:][left], ks=(1, 5), top=30
+        )
+        assert got.searched[i] == len(left) == alone.searched[0]
+        assert got.relevant[i] == alone.relevant[0]
+        assert got.first_rank[i] == alone.first_rank[0]
+        assert got.found[i].tolist() == alone.found[0].tolist()
+        torch.testing.assert_close(got.average_precision[i], alone.average_precision[0], equal_nan=True)
+        assert [c for c in got.top[i].tolist() if c >= 0] == left[alone.top[0]].tolist()

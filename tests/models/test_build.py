@@ -12,7 +12,11 @@ from holdfast.models import MODELS, build
 @pytest.mark.parametrize(
     ("name", "options", "found"),
     [
-        ("smal", {}, "unknown model 'smal'; known: c2f2, cnn7-narrow, efficientnet-lite0, large, resnet18"),
+        (
+            "smal",
+            {},
+            "unknown model 'smal'; known: c2f2, cnn7-narrow, efficientnet-lite0, efficientnet-lite1, ",
+        ),
         ("c2f2", {"wide": 2}, "unknown option 'wide'; c2f2 has no options"),
         ("c2f2", {"pretrained": True}, "unknown option 'pretrained'; c2f2 has no options"),
         ("resnet18", {"haed": "linear"}, "unknown option of resnet18 'haed'; known: head"),

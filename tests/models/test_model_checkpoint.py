@@ -34,7 +34,7 @@ def small() -> Embedder:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_round_trip_is_bit_identical(name: str, saved: Save) -> None:
-    options = {"pretrained": False} if MODELS[name].shipped_weights else {}
+    options = {"pretrained": False} if MODELS[name].shipped else {}
     embedder = build(name, spec=(3, 33, 34), dim=5, **options)
     images = torch.rand(3, 3, 33, 34)
     embedder(images)  # moves batch-norm statistics off their start

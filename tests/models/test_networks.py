@@ -16,7 +16,7 @@ PLAIN = ("small", "large", "c2f2", "cnn7-narrow")
 
 
 def fresh(name: str, spec: ImageSpec, dim: int | None = None) -> Embedder:
-    options = {"pretrained": False} if MODELS[name].shipped_weights else {}
+    options = {"pretrained": False} if MODELS[name].shipped else {}
     return build(name, spec=spec, dim=dim, **options)
 
 
@@ -163,6 +163,9 @@ def test_defaults_are_the_blueprints(name: str) -> None:
         "vgg11": (128, False),
         "vgg11-bn": (128, False),
         "efficientnet-lite0": (128, True),
+        "efficientnet-lite1": (128, True),
+        "efficientnet-lite2": (128, True),
+        "mobilenet-v2": (128, True),
     }[name]
     assert (embedder.pixels is None) == (name in PLAIN)
 
@@ -224,10 +227,10 @@ def test_every_model_learns(name: str) -> None:
         assert parameter.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "vgg11", "efficientnet-lite0"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "vgg11", "efficientnet-lite0", "mobilenet-v2"])
 def test_a_backbone_without_head_gives_its_features(name: str) -> None:
-    width = {"resnet18": 512, "resnet50": 2048, "vgg11": 25088, "efficientnet-lite0": 1280}[name]
-    options = {"pretrained": False} if name.startswith("eff") else {}
+    width = {"resnet18": 512, "resnet50": 2048, "vgg11": 25088}.get(name, 1280)
+    options = {"pretrained": False} if MODELS[name].shipped else {}
     embedder = build(name, spec=(3, 32, 32), head="none", **options)
     assert embedder.dim == width
     assert embedder.embed(torch.rand(1, 3, 32, 32)).shape == (1, width)

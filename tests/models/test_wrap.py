@@ -69,8 +69,9 @@ def test_what_does_not_embed_is_refused(function: Callable[[Tensor], Any], found
 
 
 def test_what_is_no_module_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"torch\.nn\.Module can be wrapped, not function"):
-        wrap(lambda x: x, (3, 4, 4))  # type: ignore[arg-type]
+    for thing in (7, nn.Flatten, "net"):
+        with pytest.raises(ModelError, match=r"torch\.nn\.Module or a callable .* can be wrapped, not"):
+            wrap(thing, (3, 4, 4))  # type: ignore[call-overload]
     with pytest.raises(ModelError, match="embedder already"):
         wrap(build("small", spec=(1, 8, 8)), (1, 8, 8))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from serving import Shop, serving
@@ -30,9 +29,7 @@ def shop(tmp_path_factory) -> Shop:
     (folder / "model.py").write_text(MODEL)
     made = Shop(folder, folder / "pictures", folder / "shop.gallery", f"{folder}/model.py:net")
     export_images(data.load("fashion-mnist-mini").test, made.pictures, limit=6)
-    gallery, _ = open_and_index(
-        models.find(made.model), made.pictures, made.gallery, location=Path(made.model), boxes=0.02
-    )
+    gallery, _ = open_and_index(models.find(made.model), made.pictures, made.gallery, boxes=0.02)
     gallery.close()
     return made
 

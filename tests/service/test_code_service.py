@@ -37,7 +37,7 @@ def coded(shop, tmp_path_factory) -> Shop:
     (folder / "model.py").write_text(MODEL)
     made = Shop(folder, shop.pictures, folder / "coded.gallery", f"{folder}/model.py:net")
     embedder = models.find(made.model)
-    gallery, _ = open_and_index(embedder, made.pictures, made.gallery, location=Path(made.model), boxes=0.005)
+    gallery, _ = open_and_index(embedder, made.pictures, made.gallery, boxes=0.005)
     gallery.close()
     return made
 

@@ -65,7 +65,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         if not where.exists():
             models.save(networks[run], where, config={}, data="fashion-mnist-mini", seed=0, metrics={})
         made = folder / f"{name}.gallery"
-        open_and_index(models.load(where), folder / "pictures", made, location=where, **more)[0].close()
+        open_and_index(models.load(where), folder / "pictures", made, **more)[0].close()
     (photo,) = (folder / "photos").rglob("*.png")
     with served(
         folder / "log", *(folder / f"{name}.gallery" for name in ("proved", "plain", "smooth"))

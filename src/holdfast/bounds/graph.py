@@ -82,7 +82,9 @@ def trace(module: nn.Module, *, as_is: bool = False) -> Graph:
 
 def _trace(module: nn.Module) -> Graph:
     _check_plain(module)
+    name = type(module).__qualname__
     if isinstance(module, Embedder):
+        name = str(module.architecture.get("class", module.architecture["name"]))
         module = nn.Sequential(module.normalise, module.network, module.flatten)
     if any(m.training and isinstance(m, _DropoutNd) for m in module.modules()):
         raise ModelError(
@@ -92,7 +94,7 @@ def _trace(module: nn.Module) -> Graph:
         traced = _Tracer().trace(module)
     except Exception as cause:
         raise ModelError(
-            f"the network cannot be traced by torch.fx, so it cannot be bounded: {cause}"
+            f"bounds cannot follow {name}: the network cannot be traced by torch.fx ({cause}); smooth it, or attack it"
         ) from cause
     return _Reader(module).read(traced)
 

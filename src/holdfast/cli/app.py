@@ -16,6 +16,7 @@ from holdfast.cli import (
     gallery,
     index,
     metric,
+    models,
     report,
     reproduce,
     search,
@@ -50,6 +51,7 @@ def root(
 
 app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
+app.command("models")(models.models)
 app.command("train")(train.train)
 app.command("index")(index.index)
 app.command("search")(search.search)

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.output import (
+    Channels,
+    ImageSize,
     Json,
     LabelsOption,
+    Model,
     On,
     SplitOption,
     Workers,
@@ -30,10 +33,7 @@ if TYPE_CHECKING:
 
 
 def certify(
-    model: Annotated[
-        Path,
-        typer.Argument(help="A run's folder, a checkpoint or FILE.py:NAME; with --smooth also FILE.onnx."),
-    ],
+    model: Model,
     threat: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,10 +56,8 @@ def certify(
         list[str] | None,
         typer.Option(help="With --smooth: also attack each query within l2:EPS; may be given several times."),
     ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(help="For FILE.py:NAME or FILE.onnx that leave it open: the images' side.")
-    ] = None,
-    channels: Annotated[int, typer.Option(help="The same: 3 for colour, 1 for grey.")] = 3,
+    image_size: ImageSize = None,
+    channels: Channels = 3,
     data: Annotated[
         str | None,
         typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),

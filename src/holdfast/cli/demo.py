@@ -70,7 +70,7 @@ def demo(
             shutil.rmtree(partial, ignore_errors=True)
             export_images(dataset.test.take(chosen), partial)
             partial.rename(folder)
-    gallery, _ = open_and_index(embedder, pictures, shop, location=run)
+    gallery, _ = open_and_index(embedder, pictures, shop)
 
     files, threat = sorted(photos.rglob("*.png")), Threat.parse(f"linf:{EPS}")
     note(f"3/6 search: {len(files)} other pictures, the first of each class, with proofs at {threat}")

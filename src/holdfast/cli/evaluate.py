@@ -15,6 +15,7 @@ from holdfast.cli.output import (
     ImageSize,
     Json,
     LabelsOption,
+    Model,
     On,
     SplitOption,
     Workers,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
+    model: Model,
     data: Annotated[
         str | None,
         typer.Option(help="A data set's name, NAME:PATH, or a folder or tar; the run's own if left out."),
@@ -38,8 +39,19 @@ def evaluate(
     split: SplitOption = None,
     labels: LabelsOption = None,
     queries: Annotated[
-        int | None, typer.Option(min=1, help="Draw this many queries; all images if left out.")
+        str | None,
+        typer.Option(
+            metavar="N|FOLDER",
+            help="Draw this many queries (all images if left out), or a folder of them, with --gallery.",
+        ),
     ] = None,
+    gallery: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The candidates, where --queries is a folder.")
+    ] = None,
+    without_duplicates: Annotated[
+        bool,
+        typer.Option("--without-duplicates", help="Leave out pictures that are nearly copies of another."),
+    ] = False,
     candidates: Annotated[
         int | None,
         typer.Option(
@@ -106,14 +118,23 @@ def evaluate(
 
     about = cache(
         partial(
-            subject, model, data, images=images, split=split, labels=labels, spec=square(image_size, channels)
+            subject,
+            model,
+            data,
+            images=images,
+            queries=None if gallery is None else queries,
+            gallery=gallery,
+            split=split,
+            labels=labels,
+            without_duplicates=without_duplicates,
+            spec=square(image_size, channels),
         )
     )
     done = api.evaluate(
         about,
         attacks=attacks,
         threat=threat,
-        queries=queries,
+        queries=None if gallery is not None or queries is None else _count(queries),
         candidates=candidates,
         k=parse_ks(k) if k else None,
         seed=seed,
@@ -160,6 +181,16 @@ def print_retrieval(done: Evaluation, about: Subject, json: bool) -> None:
     if summary.unanswerable:
         print(f"{summary.unanswerable} queries have nothing to find and are in no mean")
     print(f"rows: {rows}")
+
+
+def _count(queries: str) -> int:
+    from holdfast.errors import ConfigError
+
+    if not queries.isdecimal() or int(queries) < 1:
+        raise ConfigError(
+            f"--queries is a number from 1 on, or a folder beside --gallery FOLDER, not '{queries}'"
+        )
+    return int(queries)
 
 
 def parse_ks(text: str, option: str = "--k") -> list[int]:

@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from holdfast.cli.output import Channels, ImageSize, Json, LabelsOption, note, print_json
+from holdfast.cli.output import (
+    Channels,
+    Device,
+    ImageSize,
+    Json,
+    LabelsOption,
+    Model,
+    note,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from holdfast.gallery.kept import Rechecked
 
 
 def index(
-    model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
+    model: Model,
     images: Annotated[
         str,
         typer.Argument(
@@ -74,11 +83,33 @@ def index(
     ] = None,
     image_size: ImageSize = None,
     channels: Channels = 3,
+    mean: Annotated[
+        str | None,
+        typer.Option(metavar="M|R,G,B", help="Pixel mean that the model wants, if it does not say."),
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="S|R,G,B", help="Pixel standard deviation, likewise.")
+    ] = None,
+    layout: Annotated[
+        Literal["nchw", "nhwc"] | None,
+        typer.Option(help="Whether an ONNX file takes channels first or last, if it does not say."),
+    ] = None,
+    normalise: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalise/--no-normalise", help="Bring vectors to length 1.  [default: the model's own]"
+        ),
+    ] = None,
+    pool: Annotated[
+        Literal["cls", "mean", "pooler", "image-embeds"] | None,
+        typer.Option(help="What the vector of a Hugging Face model is.  [default: the model's own]"),
+    ] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Embed a folder, tar or bucket of images into a gallery. Run it again to add what is new."""
     from holdfast import models
-    from holdfast.data import classes_line, reading_lines
+    from holdfast.data import reading_lines
     from holdfast.errors import ConfigError
     from holdfast.gallery.building import open_and_index
     from holdfast.models.metric import Metric
@@ -91,11 +122,21 @@ def index(
         check_samples(how, 3)  # What a search for one hit has to say.
         if size is not None:
             raise ConfigError("--boxes are for bound propagation, which a smoothed gallery does without")
+    embedder = models.find(
+        model,
+        square(image_size, channels),
+        mean=mean,
+        std=std,
+        layout=layout,
+        normalise=normalise,
+        pool=pool,
+    )
+    if size is not None and models.device_of(device or "cpu").type != "cpu":
+        raise ConfigError("--boxes are computed on the processor; leave --device out")
     gallery, done = open_and_index(
-        models.find(model, square(image_size, channels)),
+        models.placed(embedder, device or "cpu"),
         images,
         out,
-        location=model,
         prefix=prefix,
         labels=labels or "deepest",
         prune=prune,
@@ -104,6 +145,7 @@ def index(
         smooth=how,
         metric=None if metric is None else Metric.load(metric),
         resample=resample,
+        say=note,
     )
     with gallery:
         count = len(gallery)
@@ -130,7 +172,6 @@ def index(
         f"{out}: {count:,} images ({done.added:,} added, {done.updated:,} updated, "
         f"{done.unchanged:,} unchanged, {done.removed:,} removed)"
     )
-    print(classes_line(done.classes))
     if done.boxes:
         print(f"boxes of altered candidates: {', '.join(f'linf:{eps:g}' for eps in done.boxes)}")
     if done.cache:

@@ -12,6 +12,7 @@ from holdfast.cli.output import (
     Channels,
     ImageSize,
     Json,
+    Model,
     SplitOption,
     note,
     print_json,
@@ -26,7 +27,7 @@ app = typer.Typer(help="Metrics on feature vectors: features, learn, certify.", 
 
 @app.command("features")
 def export(
-    model: Annotated[Path, typer.Argument(help="A run's folder, a checkpoint, FILE.py:NAME, or FILE.onnx.")],
+    model: Model,
     out: Annotated[Path, typer.Option(help="The .npz, for 'holdfast metric learn'.")],
     data: Annotated[
         str | None,

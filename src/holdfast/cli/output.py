@@ -26,18 +26,34 @@ SplitOption = Annotated[
     typer.Option(help="closed (by image), open (by class) or given (train and test folders)."),
 ]
 LabelsOption = Annotated[
-    Literal["deepest", "top"] | None,
+    str | None,
     typer.Option(
         "--labels",
-        help="Which of nested folders is an image's class: deepest (the one that holds it) or top.  "
+        metavar="deepest|top|DEPTH|TABLE",
+        help="Which of nested folders is an image's class: deepest (the one that holds it), top, or its depth from "
+        "the top, such as 2; or a CSV or Parquet file with path,label[,split,is_query,is_gallery,group].  "
         "[default: deepest]",
     ),
 ]
 ImageSize = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Side of the images that a model of FILE.py or FILE.onnx takes, if it does not say."
+        "--size",
+        "--image-size",
+        min=1,
+        help="Side of the images that the model takes, if it does not say or can take others.",
     ),
+]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        help="A run's folder, a pretrained network ('holdfast models'), FILE.onnx, FILE.py:NAME, or a model of another "
+        "library (hf:FOLDER, timm:NAME, ...). Options can stand behind it: 'model.onnx?mean=0.5&std=0.5'."
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="auto|cpu|cuda[:N]|mps", help="Where the model computes.  [default: cpu]"),
 ]
 Channels = Annotated[int, typer.Option(help="Their channels: 3 (colour) or 1 (grey).")]
 

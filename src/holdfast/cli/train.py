@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json as json_module
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.output import Json, LabelsOption, SplitOption, note, print_json
+from holdfast.cli.output import Device, Json, LabelsOption, SplitOption, note, print_json
 from holdfast.presets import in_words
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="A data set's name, NAME:PATH, or a folder or tar of images by class.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The network, for example small.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A network of ours, for example small, or a model to go on from: my.py:net, hf:FOLDER, a run ..."
+        ),
+    ] = None,
     defence: Annotated[str | None, typer.Option(help="The way of training, for example triplet.")] = None,
     preset: Annotated[
         str | None,
@@ -67,6 +73,7 @@ def train(
             help="Of the products in training; auto measures. Search and proofs are float32 in any case.",
         ),
     ] = None,
+    device: Device = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -94,6 +101,7 @@ def train(
             "noise": noise,
             "part": part,
             "precision": precision,
+            "device": device,
         },
     }
     given, assigned = merge(read_toml(config) if config else {}, options), assignments(set_ or [])
@@ -109,7 +117,7 @@ def train(
         note(f"stopped after step {outcome.step} of {outcome.steps}; the same command goes on from there")
         raise typer.Exit(130)
     if json:
-        card = models.load(out).card or {}
+        card = json_module.loads((out / models.CARD).read_text())
         print_json(
             {
                 "run": out,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.data.assemble import assemble, image_set
+from holdfast.data.duplicates import count_near_duplicates, near_duplicates, without_near_duplicates
 from holdfast.data.fetch import fetch
 from holdfast.data.images import (
     Picture,
@@ -16,11 +17,20 @@ from holdfast.data.images import (
     read_image,
     read_picture,
 )
-from holdfast.data.imageset import Dataset, ImageSet, Skipped, classes_line, reading_line, reading_lines
+from holdfast.data.imageset import (
+    Dataset,
+    ImageSet,
+    Roles,
+    Skipped,
+    classes_line,
+    reading_line,
+    reading_lines,
+)
+from holdfast.data.labels import Labels, lasting_labels
 from holdfast.data.locate import absolute, resolve
+from holdfast.data.pairs import load_pair
 from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo, dataset_info
 from holdfast.data.sets import folder
-from holdfast.data.sets.folder import Labels
 from holdfast.data.source import open_source
 from holdfast.data.splits import Split, closed_split, draw, hold_out, hold_out_classes, open_split
 from holdfast.data.summary import describe, describe_all
@@ -34,12 +44,14 @@ __all__ = [
     "ImageSet",
     "Labels",
     "Picture",
+    "Roles",
     "Skipped",
     "Split",
     "absolute",
     "alterable",
     "classes_line",
     "closed_split",
+    "count_near_duplicates",
     "dataset_info",
     "decode",
     "decode_picture",
@@ -50,9 +62,12 @@ __all__ = [
     "fitted",
     "hold_out",
     "hold_out_classes",
+    "lasting_labels",
     "load",
     "load_images",
+    "load_pair",
     "natural_spec",
+    "near_duplicates",
     "open_source",
     "open_split",
     "read_alterable",
@@ -60,6 +75,7 @@ __all__ = [
     "read_picture",
     "reading_line",
     "reading_lines",
+    "without_near_duplicates",
 ]
 
 
@@ -75,7 +91,7 @@ def load(
     `name_or_path` is a registered name, NAME:PATH, or the path of a folder or tar of images. Without `spec`
     the images have the set's natural shape (photographs: 3×64×64). Without `split` it is the set's usual one;
     for a path `given` if it has train and test folders, else `closed`. `labels` says which of nested folders
-    is the class: the deepest one, or the one at the top.
+    is the class (`deepest`, `top`, or a depth), or names a table of labels.
     """
     info, path = resolve(name_or_path)
     with open_source(path) as source:

@@ -45,6 +45,7 @@ def image_set(
         spec=spec,
         pixels=pixels,
         rows=rows,
+        roles=listing.roles.take(rows) if isinstance(listing, FileListing) and listing.roles else None,
     )
     return images, rows, (*listing.skipped, *unread)
 

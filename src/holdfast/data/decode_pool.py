@@ -66,7 +66,7 @@ class DecodePool:
 
     def picture(self, content: bytes, spec: ImageSpec | None, *, max_pixels: int | None = None) -> Picture:
         """What `decode_picture` gives, or its ImageError."""
-        described = None if spec is None else asdict(spec)
+        described = None if spec is None else spec.describe()
         answer, pixels = self._ask(content, spec=described, max_pixels=max_pixels)
         stretch = answer.get("stretch")
         if spec is not None and pixels.shape != spec.shape:

@@ -46,7 +46,7 @@ def decode_files(
 
 def bring_arrays(source: Source, listing: ArrayListing, spec: ImageSpec) -> NDArray[np.uint8]:
     """The pixels of `listing` at `spec`: the array itself where it is so already."""
-    if listing.pixels.shape[1:] == spec.shape:
+    if listing.pixels.shape[1:] == spec.shape and spec.resize is None:
         return listing.pixels
 
     def fill(pixels: NDArray[np.uint8]) -> Problems:

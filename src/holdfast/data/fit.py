@@ -23,6 +23,8 @@ Pixels = NDArray[Any]
 
 def fit_box(width: int, height: int, spec: ImageSpec) -> tuple[float, float, float, float]:
     """The part of a `width` × `height` image that `spec` keeps: all of it, or the middle with its aspect."""
+    if spec.resize is not None:
+        return _cut_after_resizing(width, height, spec, spec.resize)
     if spec.fit == "squash":
         return (0.0, 0.0, float(width), float(height))
     scale = max(spec.width / width, spec.height / height)
@@ -30,6 +32,24 @@ def fit_box(width: int, height: int, spec: ImageSpec) -> tuple[float, float, flo
     kept_height = min(spec.height / scale, float(height))
     left, top = (width - kept_width) / 2, (height - kept_height) / 2
     return (left, top, min(left + kept_width, width), min(top + kept_height, height))
+
+
+def _cut_after_resizing(
+    width: int, height: int, spec: ImageSpec, to: int | tuple[int, int]
+) -> tuple[float, float, float, float]:
+    """Where the middle of the resized picture lies in the picture itself: filters see beyond the part they resize.
+
+    Resizing to whole pixels and cutting out whole pixels is thus one step, with the same weights.
+    """
+    if isinstance(to, int):
+        short, long = sorted((width, height))
+        longer = int(to * long / short)
+        to = (longer, to) if width <= height else (to, longer)
+    rows, columns = to
+    top, left = (rows - spec.height) // 2, (columns - spec.width) // 2
+    y, x = height / rows, width / columns
+    right, bottom = min((left + spec.width) * x, float(width)), min((top + spec.height) * y, float(height))
+    return (left * x, top * y, right, bottom)
 
 
 def draft_size(width: int, height: int, spec: ImageSpec) -> tuple[int, int]:
@@ -49,11 +69,10 @@ def fit_image(image: Image.Image, spec: ImageSpec) -> Pixels:
     box = fit_box(image.width, image.height, spec)
     if spec.resample == "bicubic":
         image = image.convert("L" if spec.channels == 1 else "RGB")
-        return to_array(
-            image if image.size == size else image.resize(size, Image.Resampling.BICUBIC, box=box)
-        )
+        whole = image.size == size and box == (0, 0, *size)
+        return to_array(image if whole else image.resize(size, Image.Resampling.BICUBIC, box=box))
     planes = _planes(image, spec.channels)
-    if image.size != size:
+    if image.size != size or box != (0, 0, *size):
         planes = (plane.resize(size, Image.Resampling.BILINEAR, box=box) for plane in planes)
     found = np.stack([np.asarray(plane, dtype=np.float32) for plane in planes])
     found = np.clip(found / np.float32(255), 0, 1)
@@ -130,7 +149,7 @@ def to_channels(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
 
 def fit_arrays(pixels: NDArray[np.uint8], spec: ImageSpec, out: NDArray[np.uint8]) -> None:
     """Bring N×C×H×W `pixels` to `spec` into `out`, as `fit_image` would one by one."""
-    same_size = pixels.shape[2:] == (spec.height, spec.width)
+    same_size = pixels.shape[2:] == (spec.height, spec.width) and spec.resize is None
     for start in range(0, len(pixels), _BLOCK):
         block = pixels[start : start + _BLOCK]
         if same_size:

@@ -162,7 +162,7 @@ def _decode(content: bytes, spec: ImageSpec | None, max_pixels: int, sized: Call
         if width * height == 0:
             raise ImageError(f"no pixels: {width}x{height}")
         bicubic = spec if spec is not None and spec.resample == "bicubic" else None
-        if bicubic is not None:
+        if bicubic is not None and bicubic.is_of_before:
             # The decoder's own way to shrink is no filter that anything is proved of.
             image.draft(None, draft_size(width, height, bicubic))
         image.load()

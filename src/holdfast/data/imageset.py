@@ -22,6 +22,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
+class Roles:
+    """Which images are asked about, which can be found, and their groups (-1: none).
+
+    A candidate of the query's class and group (the same camera, the same burst) is left out of its ranking.
+    """
+
+    query: NDArray[np.bool_]
+    gallery: NDArray[np.bool_]
+    group: NDArray[np.int64]
+
+    def take(self, indices: NDArray[np.int64]) -> Roles:
+        """The roles of some images."""
+        return Roles(self.query[indices], self.gallery[indices], self.group[indices])
+
+    def sides(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The places of queries and of candidates; an error where there are none."""
+        asked, found = np.flatnonzero(self.query), np.flatnonzero(self.gallery)
+        if not len(asked) or not len(found):
+            raise DataError(f"{name} has {len(asked)} queries and {len(found)} candidates; mark some of each")
+        return asked, found
+
+    def said(self) -> bytes:
+        """Everything in it, for a hash."""
+        return b"".join(part.tobytes() for part in (self.query, self.gallery, self.group))
+
+
+@dataclass(frozen=True, eq=False)
 class ImageSet:
     """Images of one shape. Image `i` is `pixels[rows[i]]`, so that a part never copies the whole.
 
@@ -36,6 +63,7 @@ class ImageSet:
     spec: ImageSpec
     pixels: NDArray[np.uint8]
     rows: NDArray[np.int64]
+    roles: Roles | None = None
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != np.uint8 or self.pixels.shape[1:] != self.spec.shape:
@@ -85,13 +113,15 @@ class ImageSet:
             ids=tuple(self.ids[index] for index in chosen.tolist()),
             labels=None if self.labels is None else self.labels[chosen],
             rows=self.rows[chosen],
+            roles=None if self.roles is None else self.roles.take(chosen),
         )
 
     def require_labels(self, what_for: str) -> NDArray[np.int64]:
         """The labels, or one line that says `what_for` they are needed."""
         if self.labels is None:
             raise DataError(
-                f"{what_for} needs labels, and {self.name} has none; put the images into one folder per class"
+                f"{what_for} needs labels, and {self.name} has none; put the images into one folder per class, or "
+                "give a table of labels"
             )
         return self.labels
 
@@ -104,6 +134,8 @@ class ImageSet:
         found.update(said.encode(errors="surrogateescape"))
         if self.labels is not None:
             found.update(np.ascontiguousarray(self.labels).tobytes())
+        if self.roles is not None:
+            found.update(self.roles.said())
         for start in range(0, len(self), 1024):
             found.update(np.take(self.pixels, self.rows[start : start + 1024], axis=0).tobytes())
         return found.hexdigest()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.data.imageset import Skipped
+from holdfast.data.imageset import Roles, Skipped
 from holdfast.data.splits import Split, closed_split, open_split
 from holdfast.errors import DataError
 
@@ -50,6 +50,7 @@ class FileListing(Listing):
     """Images that are files of their own: `names` are their names in the source."""
 
     names: tuple[str, ...]
+    roles: Roles | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

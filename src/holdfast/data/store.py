@@ -44,7 +44,8 @@ def filled(count: int, spec: ImageSpec, stamps: list[str], fill: Fill) -> tuple[
 
 def _key(spec: ImageSpec, stamps: list[str]) -> str:
     filtered = [] if spec.resample == "bicubic" else [spec.resample]
-    content = json.dumps([_FORMAT, *spec.shape, spec.fit, *filtered, stamps])
+    resized = [] if spec.resize is None else [spec.resize]
+    content = json.dumps([_FORMAT, *spec.shape, spec.fit, *filtered, *resized, stamps])
     return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 

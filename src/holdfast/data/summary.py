@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.data.labels import Labels
 from holdfast.data.locate import find, how_to_get, resolve
 from holdfast.data.registry import DATASETS, NATURAL, DatasetInfo
 from holdfast.data.sets import folder
-from holdfast.data.sets.folder import Labels
 from holdfast.data.source import open_source
 
 

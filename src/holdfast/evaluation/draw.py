@@ -18,9 +18,11 @@ KS = (1, 10, 20, 40)
 def draw_or_all(
     images: ImageSet, queries: int | None, candidates: int | None, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Disjoint queries and candidates of that number (None: all the rest), or everyone against everyone."""
+    """Disjoint queries and candidates of that number (None: all the rest), those that are marked so, or everyone."""
     if queries is None and candidates is not None:
         raise ConfigError("a number of candidates needs a number of queries: give both")
+    if queries is None and images.roles is not None:
+        return images.roles.sides(images.name)
     if queries is None:
         if len(images) < 2:
             raise DataError(f"an evaluation needs at least two images; found {len(images)}")

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.attacks import PRINTED_STEPS, Settings
 from holdfast.attacks.noisy import COPIES, STEPS
 from holdfast.attacks.objectives.er_recall import SOURCES
-from holdfast.data import ImageSet
+from holdfast.data import ImageSet, Labels
 from holdfast.errors import ConfigError, ModelError
 from holdfast.evaluation.certify import Certification
 from holdfast.evaluation.certify import certify as certify_ranks
@@ -49,7 +49,10 @@ def evaluate(
     *,
     attacks: str | None = None,
     threat: str | Threat | None = None,
-    queries: int | None = None,
+    queries: int | str | Path | None = None,
+    gallery: str | Path | None = None,
+    labels: Labels | None = None,
+    without_duplicates: bool = False,
     candidates: int | None = None,
     k: Sequence[int] | None = None,
     seed: int = 0,
@@ -68,17 +71,34 @@ def evaluate(
     """Measure retrieval on a data set's test part; with `attacks`, what an attacker within `threat` can do to it.
 
     `attacks` is `ers` (all of ERS and ARS), `er-recall`, or some attacks such as `qa+,gtm`. `model` and `data` are
-    those of `evaluate.subject`, or `model` is a subject, or a function that finds one, called once all else is known to
-    be good. Rows go into `out`, by default below the model's folder. A
-    stopped evaluation goes on where it was. `say` gets what it will cost before it starts.
+    those of `evaluation.subject`, or `model` is a subject, or a function that finds one, called once all else is known
+    to be good. `queries` is how many are drawn, or a folder of them to look for in the folder `gallery`. Labels are the
+    names of folders, or those of the table `labels`. `without_duplicates` leaves out images that are nearly copies.
+    Rows go into `out`, by default below the model's folder. A stopped evaluation goes on where it was. `say` gets what
+    it will cost before it starts.
     """
     if attacks is None and threat is not None:
         raise ConfigError("a threat is for attacks: say which, for example ers", option="attacks")
+    asked = queries if isinstance(queries, str | Path) else None
+    count = queries if isinstance(queries, int) else None
     with spread_over(on, workers) as spread:
-        about = found(model, data, say=say)
+        about = found(
+            model,
+            data,
+            say,
+            queries=asked,
+            gallery=gallery,
+            labels=labels,
+            without_duplicates=without_duplicates,
+        )
+        if attacks == ER_RECALL and about.images.roles is not None:
+            raise ConfigError(
+                "er-recall draws queries and candidates from one set of images; give one without such roles",
+                option="attacks",
+            )
         if attacks == ER_RECALL:
-            queries, candidates = queries or 1000, candidates or 1000
-        drawn = {"queries": queries, "candidates": candidates, "seed": seed}
+            count, candidates = count or 1000, candidates or 1000
+        drawn = {"queries": count, "candidates": candidates, "seed": seed}
         measuring = _Measuring(about, out, drawn, spread, say)
         if attacks is None:
             return measuring.retrieval(k)
@@ -140,7 +160,7 @@ def certify(
     if how is not None:
         check_samples(how, max(k), max(k))
     with spread_over(on, workers) as spread:
-        about = found(model, data, say=say)
+        about = found(model, data, say)
         drawn = {"queries": queries, "candidates": candidates, "seed": seed}
         measuring = _Measuring(about, out, drawn, spread, say)
         if smooth is None or how is None:
@@ -169,8 +189,10 @@ class _Measuring:
         return self.about.home / room / f"{self.about.name}{name}{size}{more}"
 
     def retrieval(self, k: Sequence[int] | None) -> Evaluation:
-        about = self.about
+        about, roles = self.about, self.about.images.roles
         available = self.drawn["candidates"] or len(about.images) - 1
+        if roles is not None and self.drawn["queries"] is None:
+            available = int(roles.gallery.sum())
         if k is not None and max(k) > available:
             raise ConfigError(
                 f"{max(k)} is more than the {available} candidates of a query; ask for fewer", option="k"
@@ -203,7 +225,9 @@ class _Measuring:
 
     def suite(self, attacks: str, threat: Threat, settings: Settings, check_black_box: int) -> AttackedSuite:
         _tell_remarks([threat], self.say)
-        asked, kinds = self.drawn["queries"] or len(self.about.images), len(chosen_attacks(attacks))
+        roles = self.about.images.roles
+        everyone = len(self.about.images) if roles is None else int(roles.query.sum())
+        asked, kinds = self.drawn["queries"] or everyone, len(chosen_attacks(attacks))
         self.say(_cost(asked * kinds, settings))
         if check_black_box and settings.optimiser != "nes":
             self.say(_cost(min(check_black_box, asked) * kinds, replace(settings, optimiser="nes")))

@@ -47,9 +47,10 @@ def evaluate(
 ) -> Evaluation:
     """Search for each query among the candidates and write what was found into the folder `out`.
 
-    With `queries` and `candidates`, disjoint sets of that size are drawn by `seed`. Without them
-    every image is asked against all others. A stopped evaluation goes on where it was; a finished
-    one of the same config is read back. `spread` computes the embeddings; ranking is one product a block.
+    With `queries` and `candidates`, disjoint sets of that size are drawn by `seed`. Without them the images' own
+    roles count, if they have some, or every image is asked against all others. A stopped evaluation goes on where it
+    was; a finished one of the same config is read back. `spread` computes the embeddings; ranking is one product a
+    block.
     """
     out = Path(out)
     labels = images.require_labels("evaluation")
@@ -99,15 +100,24 @@ def _write_rows(
         torch.from_numpy(labels[asked]),
         torch.from_numpy(labels[found]),
         self_match=self_match,
+        groups=_groups(images, asked, found),
         ks=ks,
         top=config["top"],
         start=writer.done,
     )
     with bar("ranking", len(asked), writer.done) as advance:
         for span, outcome in blocks:
-            searched = len(found) - (self_match[span.start : span.stop] >= 0).int()
-            writer.append(_rows(images, labels, drawn, clusters, span, outcome, ks, searched))
+            writer.append(_rows(images, labels, drawn, clusters, span, outcome, ks))
             advance(len(span))
+
+
+def _groups(
+    images: ImageSet, asked: NDArray[np.int64], found: NDArray[np.int64]
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    if images.roles is None:
+        return None
+    groups = torch.from_numpy(images.roles.group)
+    return groups[asked], groups[found]
 
 
 def _columns(ks: Sequence[int]) -> dict[str, str]:
@@ -138,7 +148,6 @@ def _rows(
     span: range,
     outcome: Outcomes,
     ks: Sequence[int],
-    searched: torch.Tensor,
 ) -> list[dict[str, Any]]:
     asked, found = drawn
     rows = []
@@ -150,7 +159,7 @@ def _rows(
                 "label": labels[asked[number]],
                 "cluster": clusters[number],
                 "relevant": int(outcome.relevant[i]),
-                "candidates": int(searched[i]),
+                "candidates": int(outcome.searched[i]),
                 "first_rank": int(outcome.first_rank[i]),
                 **{f"found_{k}": int(outcome.found[i, column]) for column, k in enumerate(ks)},
                 "average_precision": outcome.average_precision[i],

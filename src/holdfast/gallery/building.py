@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -26,7 +27,6 @@ def open_and_index(
     images: str | Path,
     out: str | Path,
     *,
-    location: Path | None = None,
     prefix: str = "",
     labels: Labels = "deepest",
     prune: bool = False,
@@ -35,6 +35,7 @@ def open_and_index(
     smooth: Smoothing | None = None,
     metric: Metric | None = None,
     resample: Resample | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Gallery, Indexed]:
     """A gallery brought up to date with a folder, tar or bucket, and what that did, to its kept certificates too.
 
@@ -42,15 +43,13 @@ def open_and_index(
     are smoothed, and which metric they are under.
     """
     existed = gallery_exists(out)
-    if location is None and embedder.location is not None:
-        location = Path(embedder.location)
     smooth = _as_stored(out, smooth) if existed else smooth
     embedder = _under(
         _filtered(embedder, out if existed else None, resample), out if existed else None, metric
     )
     if smooth is not None:
         embedder = smoothed(embedder, smooth)
-    info = embedder_info(embedder, location)
+    info = embedder_info(embedder)
     if smooth is not None:
         info = smoothed_info(embedder, info, smooth)
     gallery = (
@@ -67,6 +66,7 @@ def open_and_index(
             prune=prune,
             max_removed=max_removed,
             boxes=boxes,
+            say=say,
         )
         done.certificates = recheck(gallery)
         done.cache = _refreshed(gallery)

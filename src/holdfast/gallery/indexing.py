@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.data import Labels, Skipped, decode, open_source
+from holdfast.data import Labels, Skipped, classes_line, decode, open_source
 from holdfast.data.bucket import is_bucket, object_exists, read_object
 from holdfast.data.decoding import content, workers
 from holdfast.data.sets import folder
@@ -69,11 +69,11 @@ class _Read:
     """It is listed, but not there: a link to nothing, or a file removed since."""
 
 
-def embedder_info(embedder: AnyEmbedder, location: Path | None = None) -> EmbedderInfo:
+def embedder_info(embedder: AnyEmbedder) -> EmbedderInfo:
     """What a gallery keeps of the embedder that made its vectors."""
     card = embedder.card if embedder.card is not None else embedder.describe()
     today, *before = embedder.fingerprints()
-    return EmbedderInfo(today, card, None if location is None else str(location.resolve()), tuple(before))
+    return EmbedderInfo(today, card, embedder.origin, tuple(before))
 
 
 def as_stored(embedder: AnyEmbedder, info: EmbedderInfo) -> AnyEmbedder:
@@ -100,6 +100,7 @@ def index_images(
     prune: bool = False,
     max_removed: float = MAX_REMOVED,
     boxes: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Indexed:
     """Bring `gallery` up to date with the folder, tar or bucket `images`; each piece is committed as it is done.
 
@@ -114,7 +115,8 @@ def index_images(
     image may always leave).
 
     New images get boxes for every eps that the gallery has boxes for. With `boxes` another eps is
-    added, for all images at once: each must still be readable and unchanged.
+    added, for all images at once: each must still be readable and unchanged. `say` is told of the classes before the
+    work begins.
     """
     if not 0 <= max_removed <= 1:
         raise ConfigError(f"max_removed is a share between 0 and 1, not {max_removed}")
@@ -143,6 +145,7 @@ def index_images(
                 maker.sizes = gallery.info.boxes
         names = list(classes)
         done.classes = sorted({label for label in classes.values() if label is not None})
+        say(f"{len(classes):,} images, {classes_line(done.classes)}")
         with bar("indexing", len(names)) as advance, ThreadPoolExecutor(workers()) as pool:
             size = at_once(embedder, PIECE)
             for first in range(0, len(names), size):

@@ -35,12 +35,16 @@ def embedder_of(gallery: Gallery, model: Model = None) -> AnyEmbedder:
     hint = info.location
     if model is None and hint is None:
         raise GalleryError(f"{path} does not say where its embedder is; name it", option="model")
-    if model is None and models.named_by_file(str(hint)):
-        # Opening a gallery must not run a file that the gallery itself names.
+    if model is None and not models.opens_alone(str(hint)):
+        # Opening a gallery must not run a file, nor download a model, that the gallery itself names.
         raise GalleryError(f"{path} was made by {hint}; name it", option="model")
     try:
         named = str(hint) if model is None else model
-        embedder = models.find(named, _spec(info)) if isinstance(named, str | Path) else named
+        embedder = (
+            models.find(models.with_options_of(named, hint), _spec(info))
+            if isinstance(named, str | Path)
+            else named
+        )
     except ModelError as error:
         if model is not None:
             raise

@@ -42,6 +42,8 @@ class Outcomes:
     same_distance: Tensor
     """Quantiles of the distances to the same class; column 0 is the nearest."""
     other_distance: Tensor
+    searched: Tensor
+    """How many candidates were ranked: all but the query itself and those of its own group."""
     top: Tensor
     """Candidate indices, nearest first; -1 where the gallery is exhausted."""
     top_distance: Tensor
@@ -72,6 +74,7 @@ def rank(
     candidate_labels: Tensor,
     *,
     self_match: Tensor | None = None,
+    groups: tuple[Tensor, Tensor] | None = None,
     ks: Sequence[int] = (1, 10, 20, 40),
     top: int = 10,
     quantiles: int = 8,
@@ -80,7 +83,9 @@ def rank(
 ) -> Iterator[tuple[range, Outcomes]]:
     """Rank the candidates for each query from `start` on, in blocks that fit `block_bytes`.
 
-    `self_match[i]` is the candidate that *is* query i, or -1: it is left out of that ranking.
+    `self_match[i]` is the candidate that *is* query i, or -1: it is left out of that ranking. So are candidates of the
+    query's class and group, where `groups` gives those of queries and candidates (-1: none): the same person seen by
+    the same camera, the same burst.
     A k beyond the number of candidates means all of them.
     """
     _check(queries, candidates, query_labels, candidate_labels)
@@ -96,27 +101,32 @@ def rank(
         part = slice(span.start, span.stop)
         squared, tie = to_candidates.squared(queries[part])
         relevant = query_labels[part, None] == candidate_labels[None]
-        yield span, _outcomes(squared, relevant, tie, self_match[part], ks, top, quantiles)
+        ignored = torch.zeros_like(relevant)
+        with_self = torch.nonzero(self_match[part] >= 0).squeeze(1)
+        ignored[with_self, self_match[part][with_self]] = True
+        if groups is not None:
+            asked = groups[0][part, None]
+            ignored |= relevant & (asked == groups[1][None]) & (asked >= 0)
+        yield span, _outcomes(squared, relevant, tie, ignored, ks, top, quantiles)
 
 
 def _outcomes(
     squared: Tensor,
     relevant: Tensor,
     tie: Tensor,
-    self_match: Tensor,
+    ignored: Tensor,
     ks: Sequence[int],
     top: int,
     quantiles: int,
 ) -> Outcomes:
     """Everything after the sort works on the places of the same-class candidates alone."""
     queries, n = squared.shape
-    with_self = torch.nonzero(self_match >= 0).squeeze(1)
-    relevant[with_self, self_match[with_self]] = False
-    size = n - (self_match >= 0).long()
+    relevant &= ~ignored
+    size = n - ignored.sum(1)
 
     # Same-class candidates step back by the rounding error, so that the sort puts ties against us.
     squared += torch.where(relevant, tie, 0.0)
-    squared[with_self, self_match[with_self]] = torch.inf
+    squared[ignored] = torch.inf
     key, order = squared.sort(dim=1)
     hit = relevant.gather(1, order)
 
@@ -155,6 +165,7 @@ def _outcomes(
         r_precision=torch.bincount(row[within_r], minlength=queries) / count.double(),
         same_distance=distance(same).masked_fill(none[:, None], torch.nan),
         other_distance=distance(other).masked_fill((size == count)[:, None], torch.nan),
+        searched=size,
         top=torch.where(listed, order[:, : shown.shape[1]], -1),
         top_distance=distance(shown.contiguous()).masked_fill(~listed, torch.nan),
     )

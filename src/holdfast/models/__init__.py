@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from holdfast.models.callable import CallableEmbedder
 from holdfast.models.checkpoint import CARD, WEIGHTS, load, save
+from holdfast.models.device import device_of, placed
 from holdfast.models.embedder import Embedder
-from holdfast.models.find import AnyEmbedder, find, named_by_file
+from holdfast.models.find import (
+    ADAPTERS,
+    AnyEmbedder,
+    find,
+    is_brought,
+    lasting,
+    opens_alone,
+    results_folder,
+    with_options_of,
+)
 from holdfast.models.folded import under_metric
 from holdfast.models.inputs import Images, ImageSource, to_unit
 from holdfast.models.modes import evaluating, set_batch_norm_eval
@@ -15,6 +25,7 @@ from holdfast.models.smoothed import Smoothed
 from holdfast.models.wrap import wrap
 
 __all__ = [
+    "ADAPTERS",
     "CARD",
     "MODELS",
     "WEIGHTS",
@@ -27,13 +38,19 @@ __all__ = [
     "Images",
     "Smoothed",
     "build",
+    "device_of",
     "evaluating",
     "find",
+    "is_brought",
+    "lasting",
     "load",
-    "named_by_file",
+    "opens_alone",
+    "placed",
+    "results_folder",
     "save",
     "set_batch_norm_eval",
     "to_unit",
     "under_metric",
+    "with_options_of",
     "wrap",
 ]

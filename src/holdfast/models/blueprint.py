@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.errors import ModelError
 from holdfast.models.pixels import Pixels
+from holdfast.models.shipped import Shipped
 
 IMAGENET = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 HEADS = ("linear", "none")
@@ -32,7 +33,7 @@ class Blueprint:
     min_side: int = 1
     colour_only: bool = False
     pixels: Pixels | None = None
-    shipped_weights: Callable[[], dict[str, Tensor]] | None = None
+    shipped: Shipped | None = None
 
 
 def embedding_layer(width: int, dim: int, head: str) -> tuple[nn.Module, int]:

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ModelError
-from holdfast.models.fingerprint import CURRENT, probes, roughly, shown
+from holdfast.models.fingerprint import CURRENT, roughly, shown
 from holdfast.models.inference import plain_arithmetic
 from holdfast.models.inputs import Images, as_spec, reader
+from holdfast.models.pixels import Normalise, PerChannel, pixels_for
 from holdfast.models.sides import Sided
+from holdfast.models.steady import check_steady
 from holdfast.spec import ImageSpec, Resample
 
 
@@ -25,7 +27,7 @@ class CallableEmbedder(Sided):
 
     It has what searching, evaluating and attacking need of an embedder. `name` and `source` (a digest
     of its file, say) go into its fingerprint, and so does what it gives for three fixed images:
-    weights that are read from elsewhere count too.
+    weights that are read from elsewhere count too. `mean` and `std` are the pixel normalisation that it wants.
     """
 
     card: dict[str, Any] | None = None
@@ -40,13 +42,17 @@ class CallableEmbedder(Sided):
         name: str | None = None,
         source: str = "",
         unit_norm: bool = False,
+        mean: PerChannel | None = None,
+        std: PerChannel | None = None,
     ) -> None:
         if not callable(function):
             raise ModelError(f"a callable from images to vectors can be used, not {type(function).__name__}")
         self.spec = as_spec(spec)
         self.unit_norm = unit_norm
-        self.name = name or getattr(function, "__qualname__", type(function).__qualname__)
+        self.name: str = name or str(getattr(function, "__qualname__", type(function).__qualname__))
         self._function, self._source = function, source
+        self.pixels = pixels_for(self.spec, mean, std)
+        self._normalise = torch.nn.Identity() if self.pixels is None else Normalise(self.pixels)
         self._digest, self._before = self._probe()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -59,7 +65,7 @@ class CallableEmbedder(Sided):
 
         By today's rule, coarse enough to be the same on every machine, and by that of before.
         """
-        seen = self(probes(self.spec.shape))
+        seen = check_steady(self, self.spec.shape, self.name)
         self.dim = seen.shape[1]
         said = [{**self.describe(), "spec": self.spec.before}, self._source]
         texts = (json.dumps([*said, form(seen)], sort_keys=True) for form in (roughly, shown))
@@ -70,7 +76,7 @@ class CallableEmbedder(Sided):
         """The vectors of float images, checked to be one finite vector for each."""
         try:
             with plain_arithmetic(), torch.no_grad():
-                vectors = torch.as_tensor(self._function(images)).detach().cpu()
+                vectors = torch.as_tensor(self._function(self._normalise(images))).detach().cpu()
         # A stranger's code may raise anything at all.
         except Exception as cause:
             why = str(cause).strip().splitlines() or [type(cause).__name__]
@@ -112,9 +118,10 @@ class CallableEmbedder(Sided):
         """What makes this embedder what it is, ready for JSON."""
         return {
             "architecture": {"name": "foreign", "function": self.name},
-            "spec": dataclasses.asdict(self.spec),
+            "spec": self.spec.describe(),
             "dim": getattr(self, "dim", 0),
             "unit_norm": self.unit_norm,
+            **({} if self.pixels is None else {"pixels": self.pixels.describe()}),
             **({} if self.metric is None else {"metric": self.metric}),
         }
 
@@ -124,5 +131,6 @@ class CallableEmbedder(Sided):
 
     def fingerprints(self) -> tuple[str, ...]:
         """All hashes that stand for it: by today's rule, then by that of files of before (bicubic only)."""
-        today = hashlib.sha256(f"{self._digest} {self.spec.resample}".encode()).hexdigest()
-        return (CURRENT + today, self._before) if self.spec.resample == "bicubic" else (CURRENT + today,)
+        resize = "" if self.spec.resize is None else f" {self.spec.resize}"
+        today = hashlib.sha256(f"{self._digest} {self.spec.resample}{resize}".encode()).hexdigest()
+        return (CURRENT + today, self._before) if self.spec.is_of_before else (CURRENT + today,)

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from holdfast.errors import CheckpointError, ModelError, StorageError
 from holdfast.files import atomic_write, storage_error
+from holdfast.models.adapters.libraries import LIBRARIES
 from holdfast.models.card import IN_FLOAT32, Card, WeightsFile, make_card, read_card
 from holdfast.models.embedder import Embedder
+from holdfast.models.projected import PROJECTION, behind
 from holdfast.models.registry import construct
 from holdfast.models.sides import side_of
 from holdfast.models.weights import fit, parse, read_bytes, refuse_pickle
-from holdfast.models.wrap import WRAPPED, layers_digest, wrap
+from holdfast.models.wrap import WRAPPED, embedder_of, layers_digest
 
 WEIGHTS = "model.safetensors"
 CARD = "card.json"
@@ -82,15 +84,18 @@ def load(path: Path | str, *, module: nn.Module | None = None) -> Embedder:
     folder = _folder(Path(path))
     card, written = read_card(folder / CARD)
     tensors = _read_weights(folder, card.weights)
-    if card.architecture.get("name") == WRAPPED:
-        embedder = _rewrap(card, tensors, module, folder)
+    name = str(card.architecture.get("name"))
+    if name == WRAPPED:
+        embedder = _adapted(card, tensors, _own_module(card, module, folder), folder)
     elif module is not None:
-        raise CheckpointError(f"{folder} holds a '{card.architecture.get('name')}'; load it without a module")
+        raise CheckpointError(f"{folder} holds a '{name}'; load it without a module")
+    elif name in LIBRARIES:
+        embedder = _adapted(card, tensors, LIBRARIES[name].rebuild(card.architecture, card.spec), folder)
     else:
         embedder = _rebuild(card, tensors, folder)
     if card.fingerprint not in embedder.fingerprints():
         raise CheckpointError(f"the weights in {folder} do not give the card's fingerprint; one was altered")
-    embedder.card = written
+    embedder.card, embedder.origin = written, str(Path(path).resolve())
     return embedder.eval()
 
 
@@ -128,11 +133,13 @@ def _read_weights(folder: Path, wanted: WeightsFile) -> dict[str, Tensor]:
 
 def _rebuild(card: Card, tensors: dict[str, Tensor], folder: Path) -> Embedder:
     options = dict(card.architecture)
-    name = str(options.pop("name", ""))
+    name, added = str(options.pop("name", "")), options.pop(PROJECTION, None)
     try:
         # On the meta device nothing is drawn or allocated; every tensor then comes from the file.
         with torch.device("meta"):
-            network, dim, architecture = construct(name, card.spec, card.dim, options)
+            own = None if added is not None and options.get("head") == "none" else card.dim
+            network, dim, architecture = construct(name, card.spec, own, options)
+            network = behind(network, added, tensors)
         side = None if card.candidate_side is None else side_of(card.candidate_side)
         if side is not None:
             side.check(dim, card.unit_norm)
@@ -144,27 +151,50 @@ def _rebuild(card: Card, tensors: dict[str, Tensor], folder: Path) -> Embedder:
     return Embedder(
         network,
         spec=card.spec,
-        dim=dim,
+        dim=dim if added is None else card.dim,
         unit_norm=card.unit_norm,
         pixels=card.pixels,
-        architecture=architecture,
+        architecture=architecture if added is None else {**architecture, PROJECTION: added},
         candidate_side=side,
     )
 
 
-def _rewrap(card: Card, tensors: dict[str, Tensor], module: nn.Module | None, folder: Path) -> Embedder:
+def _own_module(card: Card, module: nn.Module | None, folder: Path) -> nn.Module:
+    """The module that a run wrapped, which its owner gives; another one is refused."""
     kind = str(card.architecture.get("class"))
     if module is None:
+        trained = card.config.get("model")
+        named = str(trained.get("name", "")) if isinstance(trained, dict) else ""
+        if ".py:" in named:
+            raise CheckpointError(
+                f"{folder} holds a trained {kind}, whose code is not in it; name it {named.partition('?')[0]}@{folder}"
+            )
         where = f"{card.architecture.get('module')}.{kind}"
         raise CheckpointError(
             f"{folder} holds a wrapped {where}; load it with load(path, module={kind}(...))"
         )
     if type(module).__qualname__ != kind:
         raise CheckpointError(f"{folder} holds a wrapped {kind}, not {type(module).__qualname__}")
-    if layers_digest(module) != card.architecture.get("layers"):
-        raise CheckpointError(f"{folder} holds a wrapped {kind} with other layers than the module given")
-    fit(module, tensors, str(folder / WEIGHTS))
+    return module
+
+
+def _adapted(card: Card, tensors: dict[str, Tensor], module: nn.Module, folder: Path) -> Embedder:
+    """A network that is not of the registry, with the saved weights."""
+    added, wrapped = card.architecture.get(PROJECTION), card.architecture.get("name") == WRAPPED
+    if wrapped and layers_digest(module) != card.architecture.get("layers"):
+        raise CheckpointError(
+            f"{folder} holds a wrapped {type(module).__qualname__} with other layers than the module given"
+        )
+    network = behind(module, added, tensors)
+    fit(network, tensors, str(folder / WEIGHTS))
     side = None if card.candidate_side is None else side_of(card.candidate_side)
     mean, std = (card.pixels.mean, card.pixels.std) if card.pixels else (None, None)
-    embedder = wrap(module, card.spec, mean=mean, std=std, unit_norm=card.unit_norm, candidate_side=side)
-    return embedder
+    return embedder_of(
+        network.eval(),
+        card.spec,
+        mean=mean,
+        std=std,
+        unit_norm=card.unit_norm,
+        candidate_side=side,
+        architecture=None if wrapped and added is None else card.architecture,
+    )

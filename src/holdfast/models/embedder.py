@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
@@ -122,9 +123,14 @@ class Embedder(Sided, nn.Module):
         with inference(self), _bar(total, progress) as advance:
             # Half precision goes into float32 as it is; numpy has no bfloat16.
             vectors = torch.empty((total, self.dim), dtype=torch.promote_types(dtype, torch.float32))
-            for start in range(0, total, batch_size):
+            start = 0
+            while start < total:
                 stop = min(start + batch_size, total)
-                batch = self(read(start, stop).to(device=device, dtype=dtype))
+                try:
+                    batch = self(read(start, stop).to(device=device, dtype=dtype))
+                except torch.OutOfMemoryError as cause:
+                    batch_size = _halved(stop - start, cause)
+                    continue
                 finite = batch.isfinite().all(1)
                 if not bool(finite.all()):
                     where = start + int(finite.to(torch.uint8).argmin())
@@ -133,6 +139,7 @@ class Embedder(Sided, nn.Module):
                     )
                 vectors[start:stop] = batch
                 advance(stop - start)
+                start = stop
         return vectors
 
     def resampled(self, resample: Resample) -> Self:
@@ -142,19 +149,17 @@ class Embedder(Sided, nn.Module):
         other = copy.copy(self)
         other.spec = dataclasses.replace(self.spec, resample=resample)
         if self.card is not None:
-            other.card = {**self.card, "spec": dataclasses.asdict(other.spec)}
+            other.card = {**self.card, "spec": other.spec.describe()}
         return other
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights that makes this embedder what it is, ready for JSON."""
         return {
             "architecture": dict(self.architecture),
-            "spec": dataclasses.asdict(self.spec),
+            "spec": self.spec.describe(),
             "dim": self.dim,
             "unit_norm": self.unit_norm,
-            "pixels": None
-            if self.pixels is None
-            else {"mean": list(self.pixels.mean), "std": list(self.pixels.std)},
+            "pixels": None if self.pixels is None else self.pixels.describe(),
             **({} if self.metric is None else {"metric": self.metric}),
             **({} if self.candidate_side is None else {"candidate_side": self.candidate_side.describe()}),
         }
@@ -182,11 +187,21 @@ class Embedder(Sided, nn.Module):
             description["architecture"].pop("module", None)
             today = fingerprint(self, description, self.spec.shape)
             described = {**description, "spec": self.spec.before}
-            before = (
-                [fingerprint_of_before(self.network, described)] if self.spec.resample == "bicubic" else []
-            )
+            before = [fingerprint_of_before(self.network, described)] if self.spec.is_of_before else []
             self._printed = state, (today, *before)
         return self._printed[1]
+
+
+def _halved(batch: int, cause: Exception) -> int:
+    """A smaller batch, where the memory of a graphics card did not hold this one."""
+    if batch == 1:
+        raise ModelError(
+            "the device's memory does not hold a single image's pass; take the device cpu"
+        ) from cause
+    half = batch // 2
+    logging.getLogger("holdfast").warning("out of memory on the device: going on with batches of %d", half)
+    torch.cuda.empty_cache()
+    return half
 
 
 def _bar(total: int, wanted: bool) -> AbstractContextManager[progress_bar.Advance]:

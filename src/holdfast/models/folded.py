@@ -78,7 +78,7 @@ def under_metric(base: Embedder | CallableEmbedder, kept: dict[str, Any]) -> Emb
             "('holdfast metric features')"
         )
     made = _foreign(base, matrix) if isinstance(base, CallableEmbedder) else _embedder(base, matrix)
-    made.metric = kept
+    made.metric, made.origin = kept, base.origin
     made.card = None if base.card is None else {**base.card, **made.describe()}
     made.longest = _longest(matrix) if base.unit_norm else None
     return made

@@ -13,6 +13,7 @@ from torch.nn import functional
 from holdfast.errors import ModelError
 from holdfast.models.embedder import Embedder
 from holdfast.models.modes import evaluating
+from holdfast.models.projected import HEAD, Projected
 from holdfast.models.registry import MODELS
 
 Part = Literal["all", "last-blocks", "head"]
@@ -23,13 +24,13 @@ def learn_only(embedder: Embedder, part: Part) -> None:
     if part == "all":
         return
     name = embedder.architecture["name"]
-    blueprint = MODELS[name]
-    starts = [blueprint.classifier, *(blueprint.last_blocks if part == "last-blocks" else ())]
-    if part == "last-blocks" and not blueprint.last_blocks:
+    head, last_blocks = _parts(embedder)
+    starts = [*([head] if head else []), *(last_blocks if part == "last-blocks" else ())]
+    if part == "last-blocks" and not last_blocks:
         raise ModelError(
             f"{name} has no blocks of which the last could learn by themselves; take head or all"
         )
-    if isinstance(head_of(embedder), nn.Identity):
+    if part == "head" and isinstance(head_of(embedder), nn.Identity):
         raise ModelError(
             f"{name} without a head has nothing that could learn by itself; give it one (head=linear)"
         )
@@ -39,8 +40,39 @@ def learn_only(embedder: Embedder, part: Part) -> None:
 
 
 def head_of(embedder: Embedder) -> nn.Module:
-    """The last layer of a registered network."""
-    return embedder.network.get_submodule(MODELS[embedder.architecture["name"]].classifier.rstrip("."))
+    """The last layer; an identity where a network has none of ours."""
+    head, _ = _parts(embedder)
+    return embedder.network.get_submodule(head.rstrip(".")) if head else nn.Identity()
+
+
+def _parts(embedder: Embedder) -> tuple[str, tuple[str, ...]]:
+    """How the names of the last layer begin (nothing where there is none of ours), and those of the last blocks."""
+    blueprint = MODELS.get(embedder.architecture["name"])
+    added = isinstance(embedder.network, Projected)
+    if blueprint is None:
+        return f"{HEAD}." if added else "", _last_blocks(embedder.network)
+    if added:
+        return f"{HEAD}.", tuple(f"network.{start}" for start in blueprint.last_blocks)
+    return blueprint.classifier, blueprint.last_blocks
+
+
+def _last_blocks(network: nn.Module, count: int = 2) -> tuple[str, ...]:
+    """The last blocks of the largest row of blocks."""
+
+    def size(row: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in row.parameters())
+
+    rows = [
+        (name, part)
+        for name, part in network.named_modules()
+        if isinstance(part, nn.ModuleList | nn.Sequential) and len(part) > count
+    ]
+    if not rows:
+        return ()
+    name, row = max(rows, key=lambda found: size(found[1]))
+    return tuple(
+        ".".join(filter(None, [name, child])) + "." for child, _ in list(row.named_children())[-count:]
+    )
 
 
 class Head(nn.Module):

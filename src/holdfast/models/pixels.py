@@ -28,15 +28,43 @@ class Pixels:
         if not all(math.isfinite(value) for value in (*self.mean, *self.std)) or min(self.std) <= 0:
             raise ModelError(f"pixel mean is finite and std above 0, not {self.mean} and {self.std}")
 
+    def describe(self) -> dict[str, list[float]]:
+        """Both, ready for JSON."""
+        return {"mean": list(self.mean), "std": list(self.std)}
+
+
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
 
 def pixels_for(spec: ImageSpec, mean: PerChannel | None, std: PerChannel | None) -> Pixels | None:
     """One mean and std per channel of `spec`; None where neither is given."""
     if mean is None and std is None:
         return None
-    return Pixels(
+    found = Pixels(
         _per_channel("mean", 0.0 if mean is None else mean, spec),
         _per_channel("std", 1.0 if std is None else std, spec),
     )
+    _check_order(found)
+    return found
+
+
+def _check_order(pixels: Pixels) -> None:
+    """Refuse what is surely a slip: mean and std of pixels up to 255, swapped, or blue before red."""
+    mean, std = _IMAGENET
+    if max(map(abs, pixels.mean)) > 2 and max(pixels.std) > 2:
+        raise ModelError(
+            f"mean {pixels.mean} and std {pixels.std} are for pixels from 0 to 255; divide both by 255"
+        )
+    if _near(pixels.mean, std) and _near(pixels.std, mean):
+        raise ModelError("mean and std are those of ImageNet, but swapped; give them the other way round")
+    if _near(pixels.mean, mean[::-1]) and _near(pixels.std, std[::-1]):
+        raise ModelError(
+            "mean and std are those of ImageNet for blue, green, red; pictures come as red, green, blue"
+        )
+
+
+def _near(found: tuple[float, ...], known: tuple[float, ...]) -> bool:
+    return len(found) == len(known) and all(abs(a - b) < 2e-3 for a, b in zip(found, known, strict=True))
 
 
 def _per_channel(name: str, value: PerChannel, spec: ImageSpec) -> tuple[float, ...]:

@@ -11,9 +11,10 @@ from torch import nn
 
 from holdfast.errors import ModelError, unknown_name
 from holdfast.models.blueprint import Blueprint
-from holdfast.models.efficientnet import EFFICIENTNET_LITE0
+from holdfast.models.efficientnet import EFFICIENTNET_LITE0, EFFICIENTNET_LITE1, EFFICIENTNET_LITE2
 from holdfast.models.embedder import Embedder
 from holdfast.models.inputs import as_spec
+from holdfast.models.mobilenet import MOBILENET_V2
 from holdfast.models.pixels import PerChannel, pixels_for
 from holdfast.models.plain import C2F2, CNN7_NARROW, LARGE, SMALL
 from holdfast.models.resnet import RESNET18, RESNET50
@@ -32,6 +33,9 @@ MODELS: dict[str, Blueprint] = {
     "vgg11": VGG11,
     "vgg11-bn": VGG11_BN,
     "efficientnet-lite0": EFFICIENTNET_LITE0,
+    "efficientnet-lite1": EFFICIENTNET_LITE1,
+    "efficientnet-lite2": EFFICIENTNET_LITE2,
+    "mobilenet-v2": MOBILENET_V2,
 }
 
 
@@ -55,7 +59,7 @@ def build(
     shipped with. Unknown names and options are errors that list the known ones.
     """
     blueprint = _blueprint(name)
-    if blueprint.shipped_weights is not None:
+    if blueprint.shipped is not None:
         pretrained = options.pop("pretrained", weights is None)
         if not isinstance(pretrained, bool):
             raise ModelError(f"pretrained is true or false, not {pretrained!r}")
@@ -68,8 +72,9 @@ def build(
     if weights is not None:
         path = Path(weights)
         load_backbone(network, parse(read_bytes(path), path), blueprint.classifier, str(path))
-    elif pretrained and blueprint.shipped_weights is not None:
-        load_backbone(network, blueprint.shipped_weights(), blueprint.classifier, f"the weights of {name}")
+    elif pretrained and blueprint.shipped is not None:
+        tensors = blueprint.shipped.tensors(name)
+        load_backbone(network, tensors, blueprint.classifier, f"the weights of {name}")
     embedder = Embedder(
         network,
         spec=spec,
@@ -92,7 +97,7 @@ def construct(
     defaults = _options(blueprint)
     for option in options:
         if option not in defaults:
-            known = [*defaults, *(["pretrained"] if blueprint.shipped_weights else [])]
+            known = [*defaults, *(["pretrained"] if blueprint.shipped else [])]
             raise ModelError(
                 unknown_name(f"option of {name}", option, known)
                 if known

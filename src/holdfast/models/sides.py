@@ -188,8 +188,8 @@ class Sided:
 
     candidate_side: CandidateSide | None = None
     """How candidates' vectors are made of queries'; None: they are the same."""
-    location: str | None = None
-    """Where it was loaded from, if it was: a hint that galleries keep."""
+    origin: str | None = None
+    """The name by which it was opened, if it was, the same from every folder: a hint that galleries keep."""
 
     def as_candidates(self, vectors: Tensor) -> Tensor:
         """The candidates' vectors of images whose vectors as queries are these."""

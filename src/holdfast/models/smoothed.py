@@ -85,6 +85,7 @@ class Smoothed(Sided):
                 "normalise them (model.unit_norm=true), or give a bound that you can answer for (bound=F)"
             )
         self.base, self.sigma, self.samples, self.seed = base, sigma, samples, seed
+        self.origin = base.origin
         self.bound = (base.longest or 1.0 + ROUNDING) if bound is None else float(bound)
         self.backend = backend
         self.batch_size = batch_size or max(BLOCK, min(1024, PIXELS // math.prod(base.spec.shape)))

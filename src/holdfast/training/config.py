@@ -25,13 +25,15 @@ class DataSection(_Section):
 
     name: str = "fashion-mnist-mini"
     split: Literal["closed", "open", "given"] | None = None
-    labels: Literal["deepest", "top"] | None = None
-    """Which of nested folders is an image's class; None: the deepest."""
+    labels: str | None = None
+    """Which of nested folders is an image's class (deepest, top, or a depth), or a table; None: the deepest."""
     image_size: int | None = Field(default=None, ge=8, le=1024)
     channels: Literal[1, 3] | None = None
     fit: Literal["crop", "squash"] | None = None
     resample: Literal["bilinear", "bicubic"] | None = None
     """The filter that brings pictures to their size; None: bilinear, of which claims about the file are proved."""
+    resize: int | tuple[int, int] | None = None
+    """To what pictures are resized before their middle is cut out, as models of other libraries want it."""
     validation: float = Field(default=0.1, ge=0, le=0.5)
     """Share of the training images held out to watch the training; 0 turns it off."""
     held_out: Literal["images", "classes"] = "images"
@@ -40,7 +42,11 @@ class DataSection(_Section):
 
 
 class ModelSection(_Section):
-    """`[model]`: the network; `options` are the network's own."""
+    """`[model]`: a network of ours, whose weights are new, or a model to go on from, as `holdfast.load` takes it.
+
+    `options` are the network's own. A model to go on from gets a linear layer of `dim` dimensions behind it, or none
+    where `dim` is left out.
+    """
 
     name: str = "small"
     dim: int | None = Field(default=None, ge=2, le=4096)
@@ -81,6 +87,8 @@ class TrainSection(_Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the products while it trains. `auto`: an adversarial defence takes bfloat16 where a measurement at the start
     finds it faster, others float32. Weights, evaluation and certificates are float32 in any case."""
+    device: str = Field(default="cpu", pattern="^(auto|cpu|cuda(:[0-9]+)?|mps)$")
+    """Where it trains; auto: a CUDA device if there is one. The bits are those of the device."""
     part: Literal["all", "last-blocks", "head"] = "all"
     """What learns. The rest of the network is frozen, its batch norm too."""
     copies: int = Field(default=4, ge=1)

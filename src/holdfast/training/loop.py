@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import ConfigError, RunError
 from holdfast.models import Embedder
+from holdfast.models.embedder import placement
 from holdfast.progress import bar
 from holdfast.randomness import derive
 from holdfast.training import processes
@@ -126,12 +127,15 @@ def fit(
     if log is not None and arithmetic is not None:
         log.write(step=step, precision=arithmetic.precision)
     targets = torch.from_numpy(np.ascontiguousarray(labels))
+    device, _ = placement(embedder)
     started = saved = time.monotonic()
     notes = {"batch": "", "held out": ""}
     with _reproducible(), _stop_request() as stop, bar("training", steps, step) as advance:
         while step < steps and not processes.any_of(stop.is_set()):
             moment = Moment(step, steps)
             torch.default_generator.manual_seed(derive(seed, "step", step))
+            if device.type == "cuda":
+                torch.cuda.manual_seed_all(derive(seed, "step", step))
             chosen = sampler.indices(step)
             drawn = prepared(
                 images.batch(chosen),
@@ -139,7 +143,7 @@ def fit(
                 flip=bool(settings.flip),
                 noise=settings.noise,
             )
-            batch = Batch(drawn, targets[chosen], chosen)
+            batch = Batch(drawn.to(device), targets[chosen].to(device), chosen)
             factor = learning_rate(
                 settings.schedule, moment.done, milestones=settings.milestones, decay=settings.decay
             )

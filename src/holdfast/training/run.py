@@ -21,6 +21,7 @@ from holdfast.metrics import rank
 from holdfast.metrics.summary import hit_rate
 from holdfast.models import Embedder
 from holdfast.models.parts import Head, learn_only
+from holdfast.models.projected import projected
 from holdfast.randomness import derive
 from holdfast.spec import ImageSpec
 from holdfast.training.arithmetic import Arithmetic, channels_last, choose
@@ -66,18 +67,29 @@ def train(
 def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
     begun, asked = _stored_config(out, config), config.train
     config = begun or config
+    device = models.device_of(asked.device if "device" in asked.model_fields_set else config.train.device)
     wanted = asked.precision if "precision" in asked.model_fields_set else config.train.precision
     _check_plain(config)
-    dataset = load_data(config)
+    base = model_to_go_on_from(config)
+    dataset = load_data(config, base)
     with _seeded(config.seed, "defence"):
         defence = build_defence(config.defence, max(2, len(dataset.train.classes)))
-    embedder = build_embedder(config, dataset.train.spec, defence)
+    if base is None:
+        embedder = build_embedder(config, dataset.train.spec, defence)
+    else:
+        embedder = with_head(base, config, dataset.train.spec, defence)
     config = begun or settle(config, dataset, embedder)
     training, validation = _hold_out(defence.images(dataset), config)
     labels = training.require_labels("training")
     sampler = defence.sampler(labels, config.train.batch, config.seed)
     embedder.freeze_batch_norm = config.train.freeze_batch_norm
     learn_only(embedder, config.train.part)
+    if device.type != "cpu" and config.train.part == "head":
+        raise ConfigError(
+            "a head on kept features trains on the processor, in seconds; leave train.device out"
+        )
+    embedder.to(device)
+    defence.to(device)
     with _seeded(config.seed, "prepare"):
         remarks = defence.prepare(embedder)
     metrics: dict[str, float] = {}
@@ -110,7 +122,13 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
         f"{steps:,} steps of {config.train.batch}, {gradients} image gradients"
     )
     arithmetic = None
-    if config.train.part != "head":
+    if device.type != "cpu":
+        if wanted == "bfloat16":
+            raise ConfigError(
+                f"bfloat16 is measured on the processor alone; on {device} leave train.precision out"
+            )
+        say(f"training on {device}, in float32")
+    elif config.train.part != "head":
         first = prepared(training.batch(sampler.indices(0)), crop=0, flip=False, noise=0)
         notes = read_notes(out / STATE)
         before = Arithmetic.parse(notes.get("precision", "")) if notes else None
@@ -160,20 +178,22 @@ def _train(config: TrainConfig, out: Path, say: Callable[[str], None]) -> Run:
                 precision=str(arithmetic or Arithmetic()),
                 metrics={**(metrics or validate()), "cpu_seconds": outcome.cpu_seconds},
             )
+            embedder.origin = str(out.resolve())
             drop_features(out)
     wait_for_all()
     return Run(out, config, outcome, embedder, metrics, validation)
 
 
-def load_data(config: TrainConfig) -> Dataset:
-    """The config's data set in the shape it asks for."""
-    wanted, natural = config.data, data.natural_spec(config.data.name)
+def load_data(config: TrainConfig, base: Embedder | None = None) -> Dataset:
+    """The config's data set in the shape it asks for, or that the model to go on from takes."""
+    wanted, natural = config.data, data.natural_spec(config.data.name) if base is None else base.spec
     spec = ImageSpec(
         wanted.channels or natural.channels,
         wanted.image_size or natural.height,
         wanted.image_size or natural.width,
         wanted.fit or natural.fit,
         wanted.resample or natural.resample,
+        wanted.resize or natural.resize,
     )
     return data.load(wanted.name, spec=spec, split=wanted.split, labels=wanted.labels or "deepest")
 
@@ -186,18 +206,25 @@ def settle(config: TrainConfig, dataset: Dataset, embedder: Embedder) -> TrainCo
     table["data"].update(
         name=data.absolute(config.data.name),
         split=dataset.split,
-        labels=config.data.labels or "deepest",
+        labels=data.lasting_labels(config.data.labels or "deepest"),
         image_size=spec.height,
         channels=spec.channels,
         fit=spec.fit,
         resample=spec.resample,
+        resize=spec.resize,
     )
     train_table = table["train"]
     if train_table["crop"] is None:
         train_table["crop"] = spec.height // 8 if photos else 0
     if train_table["flip"] is None:
         train_table["flip"] = photos
-    table["model"].update(dim=embedder.dim, unit_norm=embedder.unit_norm)
+    name, brought = config.model.name, models.is_brought(config.model.name)
+    table["model"].update(
+        name=models.lasting(name) if brought else name,
+        # A model without a layer behind it keeps none when the run goes on.
+        dim=config.model.dim if brought else embedder.dim,
+        unit_norm=embedder.unit_norm,
+    )
     return parse(table)
 
 
@@ -220,6 +247,44 @@ def build_embedder(config: TrainConfig, spec: ImageSpec, defence: Defence) -> Em
             candidate_side=defence.candidate_side,
             **config.model.options,
         )
+
+
+def model_to_go_on_from(config: TrainConfig) -> Embedder | None:
+    """The model that a config names, with its weights; None for a network of ours, which starts anew."""
+    name = config.model.name
+    if not models.is_brought(name):
+        return None
+    if config.model.weights is not None:
+        raise ConfigError(f"{name} brings its own weights; leave model.weights out")
+    side, wanted = config.data.image_size, config.data
+    # The fit is not part of this: a model says itself how it takes pictures.
+    spec = None if side is None else ImageSpec(wanted.channels or 3, side, side)
+    found = models.find(name, spec, **config.model.options)
+    if not isinstance(found, Embedder):
+        raise ConfigError(f"{name} gives no gradients, so it cannot be trained; name a network in torch")
+    return found
+
+
+def with_head(base: Embedder, config: TrainConfig, spec: ImageSpec, defence: Defence) -> Embedder:
+    """A model to go on from, as the config and the defence need it."""
+    base.spec = spec
+    dim = defence.dim if config.model.dim is None else config.model.dim
+    with _seeded(config.seed, "weights"):
+        made = base if dim is None else projected(base, dim)
+    unit_norm = config.model.unit_norm
+    if unit_norm is None:
+        unit_norm = defence_class(config.defence.name).unit_norm
+    if unit_norm is not None:
+        made.unit_norm = unit_norm
+    if defence.candidate_side is not None:
+        defence.candidate_side.check(made.dim, made.unit_norm)
+        made.candidate_side = defence.candidate_side
+    if config.train.part == "head" and dim is None:
+        raise ConfigError(
+            f"{config.model.name} has no head of its own; say how many dimensions one gives (model.dim)"
+        )
+    made.card, made.origin, made.pretrained = None, None, True
+    return made.train()
 
 
 def _rounded(count: float) -> str:
@@ -313,8 +378,15 @@ def _stored_config(out: Path, asked: TrainConfig) -> TrainConfig | None:
     if "name" in asked.data.model_fields_set:
         named = {"data": {"name": data.absolute(asked.data.name)}}
         asked = parse(merge(asked.model_dump(exclude_unset=True), named))
-    # A run may go on in another precision, and says so (`arithmetic.choose`).
-    unlike = [line for line in differences(stored, asked) if not line.startswith("train.precision ")]
+    if asked.data.labels is not None:
+        known = {"data": {"labels": data.lasting_labels(asked.data.labels)}}
+        asked = parse(merge(asked.model_dump(exclude_unset=True), known))
+    if models.is_brought(asked.model.name):
+        known = {"model": {"name": models.lasting(asked.model.name)}}
+        asked = parse(merge(asked.model_dump(exclude_unset=True), known))
+    # A run may go on in another precision or on another device, and says so (`arithmetic.choose`).
+    free = ("train.precision ", "train.device ")
+    unlike = [line for line in differences(stored, asked) if not line.startswith(free)]
     if unlike:
         raise RunError(
             f"{out} was begun with another config: {'; '.join(unlike)}; choose another folder", option="out"

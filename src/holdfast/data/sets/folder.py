@@ -1,25 +1,23 @@
 """Any folder or tar of images: one folder per class, or none; with train and test folders, or without.
 
 Folders may be nested (`Fruit/Apple/Granny-Smith`). A class is then the folder that holds the images themselves, by
-its path below the top (`deepest`), or the folder at the top (`top`).
+its path below the top (`deepest`), the folder at the top (`top`), or the one at a depth (`2`). A table of labels takes
+the place of folders.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import PurePosixPath
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.data.images import EXTENSIONS
 from holdfast.data.imageset import Skipped
+from holdfast.data.labels import Labels, by_folder, check_rule, is_table, read_table
 from holdfast.data.listing import FileListing
 from holdfast.data.source import Source
-
-Labels = Literal["deepest", "top"]
-"""Which folder is an image's class."""
 
 _VALIDATION = ("validation", "val", "valid")
 
@@ -32,6 +30,8 @@ def read(source: Source, labels: Labels = "deepest") -> FileListing:
     training images, or test where there is no test. Images outside any class folder are skipped by name.
     """
     names = image_names(source)
+    if is_table(check_rule(labels)):
+        return _by_table(source, labels, names)
     root = _wrapper(names, source.is_archive)
     paths = [name.removeprefix(root) for name in names]
     parts = [path.split("/") for path in paths]
@@ -43,11 +43,11 @@ def read(source: Source, labels: Labels = "deepest") -> FileListing:
     for index, part in enumerate(parts):
         if held and (len(part) == 1 or part[0] not in held):
             skipped.append(Skipped(readable(paths[index]), "outside the train and test folders"))
-        elif labelled and len(part) <= depth + 1:
+        elif labelled and (len(part) <= depth + 1 or by_folder(part[depth:], labels) is None):
             skipped.append(Skipped(readable(paths[index]), "outside any class folder"))
         else:
             kept.append(index)
-    found = [_class(parts[index][depth:], labels) for index in kept] if labelled else None
+    found = [by_folder(parts[index][depth:], labels) for index in kept] if labelled else None
     numbers, classes = (None, ()) if found is None else _labels(found)
     tests = np.array([held.get(parts[index][0], False) for index in kept], dtype=np.bool_)
     return FileListing(
@@ -63,10 +63,13 @@ def read(source: Source, labels: Labels = "deepest") -> FileListing:
 def read_all(source: Source, labels: Labels = "deepest") -> FileListing:
     """All images under their whole names; labels are their class folders, if every image is in one."""
     names = image_names(source)
+    if is_table(check_rule(labels)):
+        return _by_table(source, labels, names)
     parts = [name.split("/") for name in names]
     depth = 1 if _test_folders(parts) else 0
-    labelled = bool(parts) and all(len(part) > depth + 1 for part in parts)
-    numbers, classes = _labels([_class(part[depth:], labels) for part in parts]) if labelled else (None, ())
+    found = [by_folder(part[depth:], labels) if len(part) > depth + 1 else None for part in parts]
+    labelled = bool(parts) and None not in found
+    numbers, classes = _labels(found) if labelled else (None, ())
     return FileListing(ids=tuple(map(readable, names)), names=tuple(names), labels=numbers, classes=classes)
 
 
@@ -112,12 +115,14 @@ def _test_folders(parts: list[list[str]]) -> dict[str, bool]:
     return folders | ({lower["test"]: True} if "test" in lower else {})
 
 
-def _class(parts: list[str], labels: Labels) -> str:
-    """The class of the image at a path below the class folders."""
-    return parts[0] if labels == "top" else "/".join(parts[:-1])
+def _by_table(source: Source, labels: Labels, names: list[str]) -> FileListing:
+    table = read_table(labels)
+    found = table.found_in(source)
+    table.check_whole(found.values(), str(source.path))
+    return table.listing(found, readable, [name for name in names if name not in found])
 
 
-def _labels(names: list[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _labels(names: list[str | None]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels into the sorted class names."""
     classes, labels = np.unique(np.array(names, dtype=object), return_inverse=True)
     return labels.astype(np.int64), tuple(readable(name) for name in classes.tolist())
