@@ -55,7 +55,7 @@ def test_a_model_of_a_file_is_attacked_on_ray(shop, tmp_path):
     done = holdfast(*command, "--out", tmp_path / "ray", "--on", "ray", "--workers", 1, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["rows"] == str(tmp_path / "ray" / "rows.csv.gz")
-    # What was read and what it costs; nothing of Ray's.
-    assert len(done.err.splitlines()) == 2, done.err
+    # What was read, its classes, and what it costs; nothing of Ray's.
+    assert len(done.err.splitlines()) == 3, done.err
     for name in ("rows.csv.gz", "summary.json", "pictures.zip"):
         assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()

@@ -334,7 +334,7 @@ def test_who_leaves_is_counted_as_one_who_left(shop, tmp_path, monkeypatch):
                 "/api/v1/search/certified",
                 files={"image": ("q.png", png())},
                 data={"threat": "linf:1/255"},
-                timeout=0.4,
+                timeout=2.0,
             )
         assert begun.is_set()
         route = 'route="/api/v1/search/certified"'
