@@ -173,7 +173,9 @@ def by_tensor(net, z):
 @pytest.mark.parametrize("beside", [by_calls, by_chance, by_tensor])
 def test_what_python_does_beside_the_trace_is_refused(beside):
     embedder = wrap(Sly(lambda net, z: z).eval(), SHAPE)
-    embedder.network.beside = beside  # Wrapped as it is, a model that changes from call to call is refused already.
+    embedder.network.beside = (
+        beside  # Wrapped as it is, a model that changes from call to call is refused already.
+    )
     with pytest.raises(ModelError, match="cannot be seen in its trace") as error:
         Certifier(embedder)
     assert "\n" not in str(error.value)
