@@ -164,7 +164,7 @@ def test_use_your_own_model_runs_as_it_stands(workplace, tmp_path):
     (tmp_path / "program.py").write_text(program)
     done = shell(f'"{sys.executable}" program.py', tmp_path)
     assert done.returncode == 0, done.stderr
-    nearest, rate = done.stdout.split()
+    nearest, rate = done.stdout.splitlines()
     assert nearest.endswith(".png")
     assert 0 <= float(rate) <= 1
 
